@@ -1,0 +1,161 @@
+"""Reads, overrides and writes any config dataclass strictly; knows none of them.
+
+A config is a frozen dataclass whose fields are numbers, strings, booleans, ``None``, tuples of these, literals, or
+other config dataclasses. Every unknown key and every value of the wrong kind is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from neural_em.errors import NeuralEMError, refuse, unknown
+
+C = TypeVar("C")
+MAX_BYTES = 1 << 20  # a config file larger than this is not one of ours
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain dictionaries and lists, ready for YAML or JSON."""
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "") -> C:
+    """Builds a config of class ``cls``; fields that are not given keep their defaults."""
+    if not isinstance(values, Mapping):
+        refuse(where or cls.__name__, "a mapping of fields", repr(values))
+    hints = typing.get_type_hints(cls)
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    given = {}
+    for name, value in values.items():
+        if name not in known:
+            unknown(f"{where or cls.__name__}: unknown field", name, known)
+        given[name] = _convert(hints[name], value, f"{where}.{name}" if where else str(name))
+    try:
+        return cls(**given)
+    except TypeError as error:  # a required field is missing
+        raise NeuralEMError(f"{where or cls.__name__}: {error}") from None
+
+
+def override(config: C, assignments: Iterable[str]) -> C:
+    """A copy with dotted fields replaced: ``override(config, ["training.learning_rate=0.0005"])``."""
+    values = to_dict(config)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            refuse("override", "name=value", repr(assignment))
+        target, cls = values, type(config)
+        *path, last = key.strip().split(".")
+        for depth, name in enumerate(path):
+            cls = _nested(cls, name, ".".join(path[:depth]))
+            target = target[name]
+        _check_name(cls, last, ".".join(path))
+        try:
+            target[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            refuse(key, "a value in YAML notation", repr(text))
+    return from_dict(type(config), values)
+
+
+def write(config: Any, path: str | os.PathLike[str]) -> None:
+    """Writes the whole config as YAML."""
+    Path(path).write_text(dump(config), encoding="utf-8")
+
+
+def dump(config: Any) -> str:
+    """The whole config as YAML text."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None)
+
+
+def read(cls: type[C], path: str | os.PathLike[str]) -> C:
+    """Reads a config of class ``cls`` from a YAML file."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            refuse(str(path), f"a config file of at most {MAX_BYTES} bytes", f"{path.stat().st_size} bytes")
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NeuralEMError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise NeuralEMError(f"{path}: not a config in YAML: {str(error).splitlines()[0]}") from None
+    return from_dict(cls, values, "")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _check_name(cls: type[Any], name: str, where: str) -> None:
+    known = [field.name for field in dataclasses.fields(cls)]
+    if name not in known:
+        unknown(f"{where or cls.__name__}: unknown field", name, known)
+
+
+def _nested(cls: type[Any], name: str, where: str) -> type[Any]:
+    _check_name(cls, name, where)
+    inner = typing.get_type_hints(cls)[name]
+    if not dataclasses.is_dataclass(inner):
+        refuse(f"{where}.{name}".lstrip("."), "a group of fields", "a single value")
+    return typing.cast(type[Any], inner)
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    """The value as the field's type, or the project's error."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _convert_union(arguments, value, where)
+    if origin is Literal:
+        # `is`: True is not 1, and a choice is taken only as it is written
+        if not any(value == choice and type(value) is type(choice) for choice in arguments):
+            unknown(where, value, [str(choice) for choice in arguments])
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            refuse(where, "a list", repr(value))
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if dataclasses.is_dataclass(kind):
+        return from_dict(typing.cast(type[Any], kind), value, where)
+    return _convert_scalar(kind, value, where)
+
+
+def _convert_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    problems = []
+    for kind in (kind for kind in kinds if kind is not type(None)):
+        try:
+            return _convert(kind, value, where)
+        except NeuralEMError as problem:
+            problems.append(str(problem))
+    raise NeuralEMError(problems[0] if len(problems) == 1 else f"{where}: no form fits: {'; '.join(problems)}")
+
+
+def _convert_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind is float and not isinstance(value, bool):
+        try:  # YAML reads 1e-3 as a string
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            refuse(where, "a number", repr(value))
+        if not math.isfinite(number):
+            refuse(where, "a finite number", repr(value))
+        return number
+    if kind is str and isinstance(value, str):
+        return value
+    names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+    refuse(where, names.get(kind, str(kind)), repr(value))
