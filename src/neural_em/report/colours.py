@@ -1,0 +1,90 @@
+"""The colours of components and groups: always the same colour for the same index, safe for the colour-blind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.errors import refuse
+
+Pixels = NDArray[np.uint8]
+BACKGROUND = (0, 0, 0)
+TOLERANCE = 1e-3  # gamma computed in half precision sums to 1 only about this well
+
+# The first seven are Okabe and Ito's colours, ordered so that every prefix is as far apart as can be. Each later one is
+# the colour of a 16-level RGB grid that lies farthest in CIELAB from all before it, from black, grey and white, as seen
+# by the least favourable of normal, protan, deutan and tritan eyes.
+_TABLE = """
+56B4E9 D55E00 F0E442 0072B2 CC79A7 E69F00 009E73 9900FF AAFF88 994433 88BB66 6644CC 00EEAA 9988FF 884477 BB0000
+CCDDFF AA1199 EEAACC BBDD55 336655 FF4444 9955FF 559944 FF22CC BB0055 7788DD 00CC99 EE8833 99DD77 88EECC BB5599
+AA6655 BBBB55 77CC88 AACCFF FFBB00 446600 CC00BB 7722DD CC99CC FF44FF BBEE99 999966 BB6633 DD2222 9955DD AAEEEE
+0055FF 77AA99 555599 CC7777 6699CC 88BBDD CCAAFF DD8855 DD11AA 55DDDD DD66BB 995566 AA3344 FFDDBB AA0088 AAAA88
+"""
+_PALETTE: Pixels = np.array([tuple(bytes.fromhex(colour)) for colour in _TABLE.split()], np.uint8)
+LIMIT = len(_PALETTE)
+
+
+def palette(count: int) -> Pixels:
+    """The colours of the first ``count`` components, (count,3); a component's colour does not depend on ``count``."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 0 <= count <= LIMIT:
+        refuse("colours", f"a number of components from 0 to {LIMIT}", repr(count))
+    return _PALETTE[: int(count)].copy()
+
+
+def blend(gamma: Any, image: Any = None) -> Pixels:
+    """The assignment as a picture: every pixel the gamma-weighted mean of the components' colours.
+
+    A hard assignment gives exactly the palette's colours; where gamma is 0 for all components the pixel is black.
+
+    Args:
+        gamma: the soft assignment, (...,K,H,W) in [0, 1], sums over K at most 1.
+        image: if given, intensities (...,H,W) in [0, 1] that darken the colours.
+
+    Returns:
+        RGB, (...,H,W,3).
+    """
+    gamma = _numbers("gamma", gamma)
+    if gamma.ndim < 3 or 0 in gamma.shape:
+        refuse("gamma", "the shape (...,K,H,W)", gamma.shape)
+    _check_range("gamma", gamma)
+    colours = palette(gamma.shape[-3]).astype(np.float32)
+    if gamma.sum(axis=-3).max() > 1 + TOLERANCE * 10:
+        refuse("gamma", "sums over the components of at most 1", f"{gamma.sum(axis=-3).max():.3g}")
+    rgb = np.tensordot(gamma, colours, axes=(-3, 0))  # (...,K,H,W) x (K,3) -> (...,H,W,3)
+    if image is not None:
+        image = _numbers("image", image)
+        if image.shape != gamma.shape[:-3] + gamma.shape[-2:]:
+            refuse("image", f"the shape {gamma.shape[:-3] + gamma.shape[-2:]}", image.shape)
+        _check_range("image", image)
+        rgb = rgb * image[..., None]
+    return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+
+
+def colour_groups(groups: Any, background: tuple[int, int, int] = BACKGROUND) -> Pixels:
+    """Groups (...,H,W) as RGB (...,H,W,3): group n in the colour of component n-1, group 0 as the background."""
+    groups = np.asarray(groups)
+    if groups.ndim < 2 or groups.size == 0:
+        refuse("groups", "the shape (...,H,W)", groups.shape)
+    if groups.dtype.kind == "f" and np.array_equal(groups, np.rint(groups)):
+        groups = groups.astype(np.int64)  # files often keep labels as floats
+    if groups.dtype.kind not in "iub":
+        refuse("groups", "whole numbers", groups.dtype)
+    if groups.min() < 0 or groups.max() > LIMIT:
+        refuse("groups", f"numbers from 0 to {LIMIT}", f"{groups.min()} to {groups.max()}")
+    table = np.concatenate([np.array([background], np.uint8), _PALETTE])
+    coloured: Pixels = table[groups.astype(np.int64)]
+    return coloured
+
+
+def _numbers(name: str, values: Any) -> NDArray[np.float32]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        refuse(name, "numbers", array.dtype)
+    return array.astype(np.float32, copy=False)
+
+
+def _check_range(name: str, values: NDArray[np.float32]) -> None:
+    if not (values.min() >= -TOLERANCE and values.max() <= 1 + TOLERANCE):  # false for NaN too
+        refuse(name, "values from 0 to 1", f"{values.min():.3g} to {values.max():.3g}")
