@@ -22,9 +22,13 @@ def keys(seed: int, *words: int | Tensor, device: torch.device | str = "cpu") ->
     """One 64-bit key for every combination of words: integers, or integer tensors that broadcast together."""
     key = _mix(torch.tensor(_signed(seed), dtype=torch.int64, device=device))
     for word in words:
-        value = word.to(device=device, dtype=torch.int64) if isinstance(word, Tensor) else _signed(word)
-        key = _mix((key ^ value) + _GOLDEN)
+        key = fold(key, word.to(device=device, dtype=torch.int64) if isinstance(word, Tensor) else word)
     return key
+
+
+def fold(key: Tensor, word: int | Tensor) -> Tensor:
+    """Keys below a key: one for every word, an integer or an integer tensor that broadcasts against it."""
+    return _mix((key ^ (word if isinstance(word, Tensor) else _signed(word))) + _GOLDEN)
 
 
 def uniform(key: Tensor, count: int, stream: int = 0) -> Tensor:

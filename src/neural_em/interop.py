@@ -1,0 +1,96 @@
+"""The authors' variables: builds a model from a dictionary of their names to arrays.
+
+Their layout is channels last: convolutions (4,4,in,out), dense weights in x out, the recurrent weight
+[input; state] x units. Names are matched by their endings and their order in the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.model import NeuralEM, preset
+from neural_em.model.m_step import GradientMStep, RecurrentMStep
+from neural_em.model.networks import Activation
+
+
+def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
+    """The preset's model with the authors' weights.
+
+    Args:
+        preset_name: ``static-shapes``, ``static-shapes-nem``, ``flying-shapes`` or ``flying-mnist``.
+        variables: the authors' variable names to arrays.
+    """
+    model = NeuralEM(preset(preset_name))
+    missing = dict(variables)
+    for name, parameter in parameters_by_authors_name(model).items():
+        found = [key for key in missing if re.search(name, key)]
+        if len(found) != 1:
+            raise NeuralEMError(f"variables: expected one that matches {name!r}, got {found or 'none'}")
+        array = torch.from_numpy(np.asarray(missing.pop(found[0]), dtype=np.float32))
+        if "NEMCell" not in name:  # N-EM's tied weight is named as an encoder's: in x out is the decoder's out x in
+            array = from_authors_layout(array)
+        if array.shape != parameter.shape:
+            refuse(f"variables[{found[0]!r}]", f"shape {tuple(parameter.shape)} in our layout", tuple(array.shape))
+        with torch.no_grad():
+            parameter.copy_(array)
+    if missing:
+        refuse("variables", f"only those of {preset_name}", ", ".join(sorted(missing)))
+    return model
+
+
+def from_authors_layout(array: Tensor) -> Tensor:
+    """Convolutions (kh,kw,in,out) to (out,in,kh,kw), dense weights in x out to out x in, vectors as they are."""
+    if array.dim() == 4:
+        return array.permute(3, 2, 0, 1).contiguous()
+    return array.T.contiguous() if array.dim() == 2 else array
+
+
+def parameters_by_authors_name(model: NeuralEM) -> dict[str, nn.Parameter]:
+    """A pattern for the authors' name of each parameter, in their order."""
+    m_step = model.m_step
+    if isinstance(m_step, GradientMStep):
+        weight = m_step.decoder.dense.get_parameter("0.weight")
+        return {r"NEMCell/lr/scalar$": m_step.learning_rate, r"NEMCell/input/weights$": weight}
+    assert isinstance(m_step, RecurrentMStep)
+    names: dict[str, nn.Parameter] = {}
+    encoder = (*m_step.encoder.convolutions, *m_step.encoder.hidden)
+    decoder = (*m_step.decoder.dense, *m_step.decoder.convolutions)
+    # the authors number their layers with gaps where they reshape
+    names |= dict(_layers(encoder, "Input", "I", first=_first_input(len(m_step.encoder.convolutions) // 2)))
+    names |= dict(_entries(r"basic_rnn_cell/", m_step.recurrence))
+    if m_step.output.scale is not None:
+        names |= dict(_entries(r"LayerNormR0/LayerNorm/", m_step.output))
+    names |= dict(_layers(decoder, "Output", "O", first=0))
+    return names
+
+
+def _first_input(convolutions: int) -> int:
+    """Number of the authors' first input layer: one more for the normalised input of the deeper network."""
+    return convolutions - 1
+
+
+def _layers(layers: tuple[nn.Module, ...], side: str, letter: str, first: int) -> Iterator[tuple[str, nn.Parameter]]:
+    number = first - 1
+    was_image: bool | None = None
+    for layer in layers:
+        if isinstance(layer, Activation):
+            if layer.scale is not None:
+                yield from _entries(rf"LayerNorm{letter}{number}/LayerNorm/", layer)
+            continue
+        image = layer.get_parameter("weight").dim() == 4
+        number += 2 if was_image is not None and was_image != image else 1
+        was_image = image
+        yield from _entries(rf"{side}Wrapper{number}/(Conv|fully_connected)/", layer)
+
+
+def _entries(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    theirs = {"weight": "weights", "bias": "biases", "scale": "gamma", "offset": "beta"}
+    for name, parameter in layer.named_parameters(recurse=False):
+        yield rf"{prefix}{theirs[name]}$", parameter

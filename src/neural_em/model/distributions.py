@@ -1,0 +1,86 @@
+"""Pixel distributions P(x | psi): log-probability, likelihood for the E-step, KL divergence from the pixel prior.
+
+Both are exponential families: the network gives the natural parameter eta, psi is the mean, and
+d log P(x | psi) / d eta = x - psi, which is what the M-step climbs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CLIP = 1e-6  # probabilities are kept this far from 0 inside logarithms
+
+
+class PixelDistribution(Protocol):
+    """What the mixture needs to know about its pixels; all functions are elementwise."""
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """Psi, from what the network puts out."""
+
+    def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
+        """P(x | psi), as the E-step weighs it."""
+
+    def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Log P(x | psi) up to a constant, as the loss counts it."""
+
+    def kl_from_prior(self, psi: Tensor) -> Tensor:
+        """KL divergence from the pixel prior P(x) to P(x | psi)."""
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Binary pixels: psi is the probability of 1; the prior is Bernoulli too."""
+
+    prior: float = 0.0
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """Psi = sigmoid(eta)."""
+        return torch.sigmoid(eta)
+
+    def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Probability of x; linear in x, so grey values count as a share of ones."""
+        return x * psi + (1 - x) * (1 - psi)
+
+    def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Log-probability (the negative binary cross-entropy), clipped inside the logarithms."""
+        return x * torch.log(psi.clamp(min=CLIP)) + (1 - x) * torch.log((1 - psi).clamp(min=CLIP))
+
+    def kl_from_prior(self, psi: Tensor) -> Tensor:
+        """KL(Bernoulli(prior) || Bernoulli(psi)); for a prior of 0 it is -log(1 - psi)."""
+        p = self.prior
+        kl = torch.zeros_like(psi)
+        if p < 1:
+            kl = (1 - p) * (math.log(1 - p) - torch.log((1 - psi).clamp(min=CLIP)))
+        if p > 0:
+            kl = kl + p * (math.log(p) - torch.log(psi.clamp(min=CLIP)))
+        return kl
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Grey pixels: psi is the mean. The loss has unit deviation; the E-step a deviation of its own."""
+
+    prior: float = 0.0
+    deviation: float = 0.25
+
+    def mean(self, eta: Tensor) -> Tensor:
+        """Psi = eta."""
+        return eta
+
+    def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Density of N(psi, deviation^2); its constant matters beside the E-step's epsilon."""
+        constant = 1 / (self.deviation * math.sqrt(2 * math.pi))
+        return constant * torch.exp((x - psi).square() * (-0.5 / self.deviation**2))
+
+    def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Log-density of N(psi, 1) without its constant."""
+        return -0.5 * (x - psi).square()
+
+    def kl_from_prior(self, psi: Tensor) -> Tensor:
+        """KL(N(prior, 1) || N(psi, 1))."""
+        return 0.5 * (psi - self.prior).square()

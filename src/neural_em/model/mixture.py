@@ -1,0 +1,41 @@
+"""The spatial mixture as pure functions: E-step, intra- and inter-cluster loss, upper bound.
+
+Shapes: x (B,C,H,W), psi (B,K,C,H,W), gamma (B,K,1,H,W). Losses are one number a sample, (B,), in nats.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from neural_em.model.distributions import PixelDistribution
+
+EPSILON = 1e-6
+
+
+def e_step(likelihood: Tensor) -> Tensor:
+    """Assignment gamma (B,K,1,H,W) under uniform mixing weights; sums to 1 over K."""
+    likelihood = likelihood + EPSILON  # no component is ever ruled out for good
+    return likelihood / likelihood.sum(dim=1, keepdim=True)
+
+
+def pixel_likelihood(distribution: PixelDistribution, x: Tensor, psi: Tensor, channels: str = "product") -> Tensor:
+    """P(x_i | psi_ik) of whole pixels (B,K,1,H,W): the product over channels, or the authors' sum."""
+    likelihood = distribution.likelihood(x.unsqueeze(1), psi)
+    if psi.shape[2] == 1:
+        return likelihood
+    return likelihood.sum(dim=2, keepdim=True) if channels == "sum" else likelihood.prod(dim=2, keepdim=True)
+
+
+def intra_loss(distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
+    """How badly each component predicts the pixels assigned to it (B,)."""
+    return -(gamma * distribution.log_probability(x.unsqueeze(1), psi)).sum(dim=(1, 2, 3, 4))
+
+
+def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> Tensor:
+    """How much each component says about the pixels not assigned to it (B,)."""
+    return ((1 - gamma) * distribution.kl_from_prior(psi)).sum(dim=(1, 2, 3, 4))
+
+
+def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor) -> Tensor:
+    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched."""
+    return -distribution.log_probability(x, psi.amax(dim=1)).sum(dim=(1, 2, 3))

@@ -1,0 +1,55 @@
+"""Input noise: what stops the components from copying their input. Pure functions of uniform numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neural_em.errors import refuse, unknown
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """Noise on the input of the network, never on the target.
+
+    Attributes:
+        kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``.
+        probability: share of the pixels that are hit.
+    """
+
+    kind: Literal["none", "bit-flips", "masked-uniform"] = "none"
+    probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses what makes no sense."""
+        if self.kind not in NOISES:
+            unknown("noise.kind", self.kind, NOISES)
+        if not 0 <= self.probability <= 1:
+            refuse("noise.probability", "a number between 0 and 1", self.probability)
+
+
+def bit_flips(x: Tensor, u: Tensor, probability: float) -> Tensor:
+    """Turns x into 1 - x where u < probability; u is (1, *x.shape)."""
+    return torch.where(u[0] < probability, 1 - x, x)
+
+
+def masked_uniform(x: Tensor, u: Tensor, probability: float) -> Tensor:
+    """Replaces x by a uniform number where the first u < probability; u is (2, *x.shape)."""
+    return torch.where(u[0] < probability, u[1].to(x.dtype), x)
+
+
+def no_noise(x: Tensor, u: Tensor, probability: float) -> Tensor:
+    """The input as it is."""
+    return x
+
+
+# kind -> (function, uniform numbers it needs for each pixel)
+NOISES: dict[str, tuple[Callable[[Tensor, Tensor, float], Tensor], int]] = {
+    "none": (no_noise, 0),
+    "bit-flips": (bit_flips, 1),
+    "masked-uniform": (masked_uniform, 2),
+}

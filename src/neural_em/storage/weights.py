@@ -1,0 +1,102 @@
+"""One model, one safetensors file: the weights as tensors, the config as JSON in the header."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from neural_em import config as configs
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.model import ModelConfig, NeuralEM
+
+FORMAT = "neural-em-1"
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+def save(
+    model: NeuralEM, path: str | os.PathLike[str], dtype: torch.dtype | None = None, notes: dict[str, Any] | None = None
+) -> None:
+    """Writes the model whole or not at all.
+
+    Args:
+        model: what to save.
+        path: the file, by custom ending in ``.safetensors``.
+        dtype: type of the stored weights, such as ``torch.float16``; the model's own where not given.
+        notes: anything JSON can hold, kept beside the config (scores, the command that made it).
+    """
+    tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
+    header = {
+        "format": FORMAT,
+        "config": json.dumps(configs.to_dict(model.config)),
+        "notes": json.dumps(notes or {}),
+    }
+    write_whole(path, to_bytes(tensors, metadata=header))
+
+
+def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> NeuralEM:
+    """Reads a model; weights stored in half precision come back as float32."""
+    config, _, tensors = read(path)
+    with torch.device("meta"):  # sizes are compared before anything is allocated by the config's word
+        model = NeuralEM(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            refuse(f"{path}: weights {name}", f"shape {expected.get(name)}", f"{found.get(name)}")
+    model.load_state_dict({name: full_precision(tensor, f"{path}: {name}") for name, tensor in tensors.items()},
+                          assign=True)  # fmt: skip
+    model.requires_grad_(True)
+    return model.to(device)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dict[str, Tensor]]:
+    """Config, notes and tensors of a weight file."""
+    if not Path(path).is_file():
+        refuse(f"{path}", "a weight file", "nothing there" if not Path(path).exists() else "something else")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                refuse(f"{path}", f"a weight file of format {FORMAT}", f"format {header.get('format')}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        values, notes = json.loads(header["config"]), json.loads(header.get("notes", "{}"))
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
+        raise NeuralEMError(f"{path}: expected a whole weight file, got one that cannot be read: {error}") from None
+    if not isinstance(notes, dict):
+        refuse(f"{path}: notes", "a mapping", type(notes).__name__)
+    try:
+        return configs.from_dict(ModelConfig, values), notes, tensors
+    except NeuralEMError as error:
+        raise NeuralEMError(f"{path}: {error}") from None
+
+
+def full_precision(tensor: Tensor, name: str) -> Tensor:
+    """Half precision as float32; finite numbers only."""
+    if tensor.dtype not in FLOATS:
+        refuse(name, "floating point weights", tensor.dtype)
+    tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
+    if not bool(torch.isfinite(tensor).all()):
+        refuse(name, "finite weights", "not-a-number or infinity")
+    return tensor
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file whole or not at all: under another name first, on the disk, then renamed."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise NeuralEMError(f"{path}: cannot be written: {error.strerror}") from None
