@@ -1,0 +1,64 @@
+"""How a model is trained; the defaults are the paper's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from neural_em.errors import refuse, unknown
+
+PRECISIONS = ("auto", "float32", "tf32", "float64")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Training settings.
+
+    Attributes:
+        components: K during training.
+        steps: EM steps of an unroll; all frames of a sequence, or the model's own number for an image, where not given.
+        batch_size: samples of one step, over all processes together.
+        learning_rate: of Adam.
+        epochs: at most so many.
+        patience: stop after so many epochs without a better validation loss.
+        seed: of the weights, the order of the data, the noise and the starts.
+        precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``float64``, or ``auto``:
+            tf32 on a GPU, float32 elsewhere.
+        engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
+        score_size: validation sequences whose ARI and AMI are logged each epoch.
+        checkpoint_seconds: time between two checkpoints inside an epoch.
+        shard_megabytes: largest file of a checkpoint.
+    """
+
+    components: int = 3
+    steps: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 0.001
+    epochs: int = 500
+    patience: int = 10
+    seed: int = 0
+    precision: Literal["auto", "float32", "tf32", "float64"] = "auto"
+    engine: Literal["fast", "plain"] = "fast"
+    score_size: int = 1000
+    checkpoint_seconds: float = 60.0
+    shard_megabytes: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuses what makes no sense."""
+        for name in ("components", "batch_size", "epochs", "patience", "shard_megabytes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                refuse(f"training.{name}", "an integer >= 1", repr(value))
+        for name in ("seed", "score_size"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
+                refuse(f"training.{name}", "an integer >= 0", repr(getattr(self, name)))
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            refuse("training.steps", "an integer >= 1", repr(self.steps))
+        for name in ("learning_rate", "checkpoint_seconds"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                refuse(f"training.{name}", "a number above 0", getattr(self, name))
+        if self.precision not in PRECISIONS:
+            unknown("training.precision", self.precision, PRECISIONS)
+        if self.engine not in ("fast", "plain"):
+            unknown("training.engine", self.engine, ("fast", "plain"))
