@@ -1,0 +1,99 @@
+"""What curves are drawn from: scores per step with their quartiles, and the rows a training run logs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.errors import refuse
+
+Rows = Sequence[Mapping[str, Any]]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepCurve:
+    """A score per step: its mean over the data and the lower and upper quartile, each (T,)."""
+
+    mean: Values
+    lower: Values
+    upper: Values
+
+    def __post_init__(self) -> None:
+        mean = np.asarray(self.mean, np.float64)
+        if mean.ndim != 1 or len(mean) == 0:
+            refuse("curve", "one value a step", f"the shape {mean.shape}")
+        for name in ("mean", "lower", "upper"):
+            values = np.asarray(getattr(self, name), np.float64)
+            if values.shape != mean.shape:
+                refuse(f"curve: {name}", f"the shape {mean.shape}", values.shape)
+            object.__setattr__(self, name, values)
+
+    @classmethod
+    def from_scores(cls, scores: Any) -> StepCurve:
+        """From one score a step and sequence, (T,N); NaN scores are left out, a step without any is NaN."""
+        scores = np.asarray(scores, np.float64)
+        if scores.ndim != 2 or 0 in scores.shape:
+            refuse("scores", "the shape (T,N)", scores.shape)
+        kept = [row[~np.isnan(row)] for row in scores]
+        rows = [(row.mean(), *np.quantile(row, (0.25, 0.75))) if len(row) else (np.nan,) * 3 for row in kept]
+        return cls(*np.array(rows).T)
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The steps, counted from 1."""
+        return np.arange(1, len(self.mean) + 1)
+
+
+def series(rows: Rows, key: str, axis: str = "epoch") -> tuple[Values, Values]:
+    """One logged number over epochs: the epochs and the values, leaving out rows without a finite number.
+
+    Rows without the axis count from 1.
+    """
+    points = []
+    for index, row in enumerate(rows, start=1):
+        x, y = _number(row.get(axis, index)), _number(row.get(key))
+        if math.isfinite(x) and math.isfinite(y):
+            points.append((x, y))
+    array = np.array(sorted(points), np.float64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+def loss_keys(rows: Rows) -> list[str]:
+    """The logged columns that are losses, in the order they first come."""
+    return _keys([rows], r"loss")
+
+
+def score_keys(rows: Rows) -> list[str]:
+    """The logged columns that are AMI or ARI scores, in the order they first come."""
+    return _keys([rows], r"(^|[^a-z])(ami|ari)([^a-z]|$)")
+
+
+def words(key: str) -> str:
+    """A column's name for people: 'validation_ami_last' is 'validation AMI last'."""
+    parts = re.split(r"[_/.\s]+", key)
+    return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce", "iou") else part for part in parts if part)
+
+
+def _keys(tables: Iterable[Rows], pattern: str) -> list[str]:
+    keys: dict[str, None] = {}
+    for rows in tables:
+        for row in rows:
+            for key, value in row.items():
+                if re.search(pattern, key.lower()) and math.isfinite(_number(value)):
+                    keys[key] = None
+    return list(keys)
+
+
+def _number(value: Any) -> float:
+    """The value as a number; anything else, such as an empty cell of a CSV file, is NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

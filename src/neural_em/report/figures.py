@@ -1,0 +1,160 @@
+"""The paper's pictures of groupings, drawn pixel for pixel: static images step by step, and sequences over time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
+
+from neural_em.errors import refuse, unknown
+from neural_em.report.colours import Pixels, blend, colour_groups, palette
+from neural_em.report.files import replacing
+from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
+
+DPI = 200
+FORMATS = ("png", "pdf")
+TARGET = 112  # screen pixels of a panel's longer side, unless a magnification is given
+GAP = 8
+WHITE, EDGE, INK = (255, 255, 255), (190, 190, 190), "#222222"
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes the figure as PNG or PDF, by the path's suffix; equal figures give equal bytes."""
+    path = Path(path)
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        unknown(f"{path}: format of a figure", kind, FORMATS)
+    metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"CreationDate": None, "Producer": None}
+    # type 42 keeps the text in a PDF selectable
+    with replacing(path) as temporary, matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(temporary, format=kind, dpi=figure.dpi, metadata=metadata)
+    return path
+
+
+def static_figure(
+    images: Any,
+    gamma: Any,
+    groups: Any = None,
+    names: Sequence[str] | None = None,
+    steps: Sequence[int] | None = None,
+    magnification: int | None = None,
+) -> Figure:
+    """Groupings of static images, step by step: one row an image; the input, then the assignment after each step.
+
+    Args:
+        images: (B,C,H,W) in [0, 1].
+        gamma: the assignment after each step, (T,B,K,H,W) or (T,B,K,1,H,W).
+        groups: the true groups, (B,H,W), shown in a last column; or None.
+        names: what to call each image, B of them; or None.
+        steps: which steps to show, counted from 1; all by default.
+        magnification: screen pixels a pixel.
+    """
+    inputs, gamma = to_rgb(images), np.asarray(gamma)
+    if gamma.ndim == 6 and gamma.shape[3] == 1:
+        gamma = gamma[:, :, :, 0]
+    if inputs.ndim != 4 or gamma.ndim != 5 or (gamma.shape[1], *gamma.shape[3:]) != inputs.shape[:3]:
+        refuse("gamma", f"the shape (T,B,K,H,W) for images of shape {np.shape(images)}", gamma.shape)
+    chosen = _chosen(steps, len(gamma))
+    assignment = blend(gamma[[step - 1 for step in chosen]])  # (T,B,H,W,3)
+    columns = [inputs, *assignment]
+    titles = ["input", *(f"step {step}" if step == chosen[0] else str(step) for step in chosen)]
+    if groups is not None:
+        if np.shape(groups) != inputs.shape[:3]:
+            refuse("groups", f"the shape {inputs.shape[:3]}", np.shape(groups))
+        columns.append(colour_groups(groups))
+        titles.append("truth")
+    if names is not None and len(names) != len(inputs):
+        refuse("names", f"{len(inputs)} of them", len(names))
+    factor = magnification or magnification_for(max(inputs.shape[1:3]), TARGET)
+    rows = [[framed(magnify(column[b], factor), EDGE, 1) for column in columns] for b in range(len(inputs))]
+    apart = (0,) if groups is None else (0, len(titles) - 2)
+    return _lay_out(rows, titles, names or [""] * len(rows), apart=apart)
+
+
+def sequence_figure(
+    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
+) -> Figure:
+    """A sequence over time, left to right: the assignment, each component's prediction, and the input below.
+
+    Args:
+        sequence: the sequence; every component keeps its colour in all rows.
+        steps: which steps to show, counted from 1; all by default.
+        magnification: screen pixels a pixel.
+    """
+    chosen = _chosen(steps, sequence.steps)
+    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+    colours = palette(sequence.components)
+    index = [step - 1 for step in chosen]
+
+    def row(strip: Pixels, colour: Any) -> list[Pixels]:
+        return [framed(magnify(strip[t], factor), colour) for t in index]
+
+    components = sequence.component_rgb()
+    rows = [row(sequence.assignment_rgb(), EDGE)]
+    rows += [row(components[:, k], colours[k]) for k in range(sequence.components)]
+    rows += [row(sequence.input_rgb(), EDGE)]
+    names = ["assignment", *(f"component {k + 1}" for k in range(sequence.components)), "input"]
+    return _lay_out(rows, [str(step) for step in chosen], names, corner="step")
+
+
+def _chosen(steps: Sequence[int] | None, count: int) -> list[int]:
+    chosen = list(range(1, count + 1)) if steps is None else [int(step) for step in steps]
+    if not chosen or min(chosen) < 1 or max(chosen) > count:
+        refuse("steps", f"numbers from 1 to {count}", chosen)
+    return chosen
+
+
+def _lay_out(
+    rows: Sequence[Sequence[Pixels]], titles: Sequence[str], names: Sequence[str], corner: str = "", apart: Any = ()
+) -> Figure:
+    """Panels of one size in rows, with titles above the columns and names left of the rows.
+
+    All panels go into one picture the size of the whole figure, so that each of its pixels is one pixel of the file;
+    only the text is drawn by matplotlib. ``apart`` lists the columns with a wider gap after them.
+    """
+    height, width, _ = rows[0][0].shape
+    size = min(14.0, max(8.0, width * 72 / DPI * 0.27))  # points
+    left = max((_text_pixels(name, size) for name in (*names, corner)), default=0)
+    left += 2 * GAP if left else GAP
+    top = round(size * DPI / 72 * 1.5)
+    gap = GAP
+    strides = [width + (4 * gap if column in apart else gap) for column in range(len(titles) - 1)]
+    across = list(itertools.accumulate(strides, initial=left))
+    down = [top + row * (height + gap) for row in range(len(rows))]
+    canvas: Pixels = np.full((down[-1] + height + gap, across[-1] + width + gap, 3), WHITE, np.uint8)
+    for panels, y in zip(rows, down, strict=True):
+        for panel, x in zip(panels, across, strict=True):
+            canvas[y : y + height, x : x + width] = panel
+    figure = pixel_figure(canvas)
+    high, wide, _ = canvas.shape
+    style: dict[str, Any] = {"fontsize": size, "color": INK}
+    for title, x in zip(titles, across, strict=True):
+        figure.text((x + width / 2) / wide, 1 - (top - gap) / high, title, ha="center", va="baseline", **style)
+    for name, y in zip(names, down, strict=True):
+        figure.text((left - gap) / wide, 1 - (y + height / 2) / high, name, ha="right", va="center", **style)
+    figure.text((left - gap) / wide, 1 - (top - gap) / high, corner, ha="right", va="baseline", **style)
+    return figure
+
+
+def pixel_figure(canvas: Pixels) -> Figure:
+    """A figure that is exactly the picture (H,W,3): one pixel of it is one pixel of the PNG."""
+    height, width, _ = canvas.shape
+    # a hair more than the quotient: its product with the resolution must not round down to a pixel less
+    figure = Figure(figsize=((width + 1e-3) / DPI, (height + 1e-3) / DPI), dpi=DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.imshow(canvas, interpolation="none", aspect="auto")
+    return figure
+
+
+def _text_pixels(text: str, size: float) -> int:
+    return round(TextPath((0, 0), text, size=size).get_extents().width * DPI / 72) if text else 0

@@ -1,0 +1,131 @@
+"""Panels: one sequence's input, assignment and predictions as small RGB pictures, and how they are laid out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.errors import refuse
+from neural_em.report.colours import Pixels, blend, colour_groups, palette
+
+FRAME = 4  # screen pixels around a component's panel in its colour
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceReport:
+    """One sequence and what the model made of it; step t's assignment and prediction are about frame t.
+
+    Attributes:
+        label: what to call it, such as 'best'.
+        frames: the input, (T,C,H,W) in [0, 1], one or three channels.
+        gamma: the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K.
+        psi: each component's prediction, (T,K,C,H,W); shown cut to [0, 1].
+        groups: the true groups, (T,H,W), 0 = not scored; or None.
+        score: what the sequence scored, or None.
+    """
+
+    label: str
+    frames: NDArray[np.float32]
+    gamma: NDArray[np.float32]
+    psi: NDArray[np.float32]
+    groups: NDArray[Any] | None = None
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        frames, gamma, psi = (np.asarray(array) for array in (self.frames, self.gamma, self.psi))
+        if frames.ndim != 4 or frames.shape[1] not in (1, 3) or 0 in frames.shape:
+            refuse("frames", "the shape (T,C,H,W) with 1 or 3 channels", frames.shape)
+        steps, _, height, width = frames.shape
+        if gamma.ndim == 5 and gamma.shape[2] == 1:
+            gamma = gamma[:, :, 0]
+        if gamma.ndim != 4 or gamma.shape[1] == 0 or gamma.shape != (steps, gamma.shape[1], height, width):
+            refuse("gamma", f"the shape ({steps}, K, {height}, {width})", gamma.shape)
+        expected = (steps, gamma.shape[1], *frames.shape[1:])
+        if psi.shape != expected:
+            refuse("psi", f"the shape {expected}", psi.shape)
+        if self.groups is not None and np.shape(self.groups) != (steps, height, width):
+            refuse("groups", f"the shape {(steps, height, width)}", np.shape(self.groups))
+        for name, array in (("frames", frames), ("gamma", gamma), ("psi", psi)):
+            if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+                refuse(name, "finite numbers", "others")
+            object.__setattr__(self, name, array.astype(np.float32))
+
+    @property
+    def steps(self) -> int:
+        """Number of frames, T."""
+        return self.frames.shape[0]
+
+    @property
+    def components(self) -> int:
+        """Number of components, K."""
+        return self.gamma.shape[1]
+
+    def input_rgb(self) -> Pixels:
+        """The input, (T,H,W,3)."""
+        return to_rgb(self.frames)
+
+    def assignment_rgb(self) -> Pixels:
+        """The assignment in the components' colours, (T,H,W,3)."""
+        return blend(self.gamma)
+
+    def component_rgb(self) -> Pixels:
+        """Each component's prediction, (T,K,H,W,3): brightness in the component's colour, or RGB as it is."""
+        if self.psi.shape[2] == 3:
+            return to_rgb(self.psi)
+        light = np.clip(self.psi[:, :, 0, :, :, None], 0, 1)
+        return np.rint(light * palette(self.components)[None, :, None, None, :]).astype(np.uint8)
+
+    def groups_rgb(self) -> Pixels | None:
+        """The true groups in colour, (T,H,W,3), or None."""
+        return None if self.groups is None else colour_groups(self.groups)
+
+
+def to_rgb(frames: Any) -> Pixels:
+    """Frames (...,C,H,W) with values cut to [0, 1] as RGB (...,H,W,3); one channel gives grey."""
+    frames = np.asarray(frames)
+    if frames.ndim < 3 or frames.shape[-3] not in (1, 3):
+        refuse("frames", "the shape (...,C,H,W) with 1 or 3 channels", frames.shape)
+    pixels: Pixels = np.rint(np.clip(frames, 0, 1).astype(np.float32) * 255).astype(np.uint8)
+    rgb: Pixels = np.moveaxis(np.repeat(pixels, 3, axis=-3) if frames.shape[-3] == 1 else pixels, -3, -1)
+    return rgb
+
+
+def magnify(rgb: Pixels, factor: int) -> Pixels:
+    """RGB (...,H,W,3) with every pixel drawn as a square of ``factor`` pixels."""
+    if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or not 1 <= factor <= 64:
+        refuse("magnification", "an integer from 1 to 64", repr(factor))
+    return rgb.repeat(factor, axis=-3).repeat(factor, axis=-2)
+
+
+def magnification_for(side: int, target: int) -> int:
+    """The magnification that brings a side of ``side`` pixels nearest to ``target`` screen pixels."""
+    return min(64, max(1, round(target / side)))
+
+
+def framed(rgb: Pixels, colour: Any, thickness: int = FRAME) -> Pixels:
+    """One panel (H,W,3) inside a frame of the given colour, (H+2t,W+2t,3)."""
+    height, width, _ = rgb.shape
+    canvas: Pixels = np.empty((height + 2 * thickness, width + 2 * thickness, 3), np.uint8)
+    canvas[:] = np.asarray(colour, np.uint8)
+    canvas[thickness : thickness + height, thickness : thickness + width] = rgb
+    return canvas
+
+
+def sprite(strip: Pixels, widest: int = 4096) -> tuple[Pixels, int]:
+    """Pictures (T,H,W,3) side by side in one, in as many lines as ``widest`` pixels demand.
+
+    Returns:
+        The picture, and the number of columns.
+    """
+    count, height, width, _ = strip.shape
+    columns = max(1, min(count, widest // width))
+    lines = math.ceil(count / columns)
+    canvas: Pixels = np.zeros((lines * height, columns * width, 3), np.uint8)
+    for index, picture in enumerate(strip):
+        line, column = divmod(index, columns)
+        canvas[line * height : (line + 1) * height, column * width : (column + 1) * width] = picture
+    return canvas, columns
