@@ -1,0 +1,144 @@
+"""A sequence as a moving picture: the input, the assignment and each component side by side, as GIF or MP4."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from scipy.spatial import cKDTree
+
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.report.colours import LIMIT, Pixels, palette
+from neural_em.report.files import replacing
+from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
+
+TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
+GAP = 10
+GROUND, EDGE, INK = (24, 26, 30), (96, 100, 108), (214, 217, 222)
+CAPTION = 13  # pixels of the captions' letters
+
+
+def animation_frames(sequence: SequenceReport, magnification: int | None = None, captions: bool = True) -> list[Pixels]:
+    """The pictures of the animation, one a step, each (H',W',3) of the same size."""
+    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+    colours = palette(sequence.components)
+    inputs, assignment, components = sequence.input_rgb(), sequence.assignment_rgb(), sequence.component_rgb()
+    pictures = []
+    for t in range(sequence.steps):
+        panels = [framed(magnify(inputs[t], factor), EDGE), framed(magnify(assignment[t], factor), EDGE)]
+        panels += [framed(magnify(components[t, k], factor), colours[k]) for k in range(sequence.components)]
+        names = [f"input, step {t + 1}", "assignment", *(f"component {k + 1}" for k in range(sequence.components))]
+        pictures.append(_side_by_side(panels, names if captions else None))
+    return pictures
+
+
+def save_animation(
+    sequence: SequenceReport,
+    path: str | os.PathLike[str],
+    magnification: int | None = None,
+    fps: float = 5.0,
+    captions: bool = True,
+) -> Path:
+    """Writes the sequence as GIF or MP4, by the path's suffix.
+
+    Args:
+        sequence: what to show.
+        path: ending in .gif or .mp4; MP4 needs the package's extra 'video'.
+        magnification: screen pixels a pixel.
+        fps: steps a second.
+        captions: whether to write each panel's name below it.
+    """
+    path = Path(path)
+    if not 0.1 <= fps <= 50:
+        refuse("fps", "a number from 0.1 to 50", fps)
+    writers = {"gif": _write_gif, "mp4": _write_mp4}
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in writers:
+        unknown(f"{path}: format of an animation", kind, writers)
+    pictures = animation_frames(sequence, magnification, captions)
+    with replacing(path) as temporary:
+        writers[kind](temporary, pictures, fps)
+    return path
+
+
+def _side_by_side(panels: list[Pixels], names: list[str] | None) -> Pixels:
+    height, width, _ = panels[0].shape
+    below = GAP + CAPTION + GAP // 2 if names else GAP
+    canvas: Pixels = np.empty((GAP + height + below, GAP + (width + GAP) * len(panels), 3), np.uint8)
+    canvas[:] = GROUND
+    for index, panel in enumerate(panels):
+        left = GAP + index * (width + GAP)
+        canvas[GAP : GAP + height, left : left + width] = panel
+    if not names:
+        return canvas
+    image = Image.fromarray(canvas)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(CAPTION)
+    for index, name in enumerate(names):
+        centre = GAP + index * (width + GAP) + width / 2
+        # below a narrow panel only the number fits, or nothing
+        for text in (name, name.rpartition(" ")[2]):
+            if draw.textlength(text, font) <= width:
+                draw.text((centre, GAP + height + GAP // 2), text, INK, font, anchor="ma")
+                break
+    return np.asarray(image)
+
+
+def _write_gif(path: Path, pictures: list[Pixels], fps: float) -> None:
+    images = _indexed(pictures)
+    images[0].save(
+        path, save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0, optimize=False, disposal=1
+    )
+
+
+def _indexed(pictures: list[Pixels]) -> list[Image.Image]:
+    """The pictures over one palette, so that nothing flickers: exact up to 256 colours in all, else the nearest.
+
+    The ground, the frames, black, white and the components' colours are exact in any case.
+    """
+    packed = np.stack(pictures).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    values, index = np.unique(packed, return_inverse=True)
+    colours: Pixels = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=-1).astype(np.uint8)
+    table = colours
+    if len(colours) > 256:
+        kept = np.concatenate([[GROUND, EDGE, INK, (0, 0, 0), (255, 255, 255)], palette(LIMIT)]).astype(np.uint8)
+        kept = kept[(kept[:, None] == colours[None]).all(-1).any(-1)]  # only those that occur
+        reduced = Image.fromarray(colours[None]).quantize(256 - len(kept), Image.Quantize.MEDIANCUT)
+        rest = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)
+        table = np.concatenate([kept, rest])
+    nearest = np.asarray(cKDTree(table.astype(np.float64)).query(colours.astype(np.float64))[1])
+    indices = nearest[index].reshape(packed.shape).astype(np.uint8)
+    images = [Image.fromarray(one, "P") for one in indices]
+    for image in images:
+        image.putpalette(table.tobytes())
+    return images
+
+
+def _write_mp4(path: Path, pictures: list[Pixels], fps: float) -> None:
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        raise NeuralEMError(
+            "MP4: expected the package imageio-ffmpeg (pip install 'neural-em[video]'), got none"
+        ) from None
+    even = [_even(picture) for picture in pictures]
+    height, width, _ = even[0].shape
+    writer: Any = imageio_ffmpeg.write_frames(
+        str(path), (width, height), fps=fps, codec="libx264", macro_block_size=2, quality=None,
+        output_params=["-crf", "12", "-preset", "slow", "-movflags", "+faststart"],
+    )  # fmt: skip
+    try:
+        writer.send(None)
+        for picture in even:
+            writer.send(np.ascontiguousarray(picture))
+    finally:
+        writer.close()
+
+
+def _even(picture: Pixels) -> Pixels:
+    """The picture with even sides, as the video format demands."""
+    height, width, _ = picture.shape
+    return np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -1,0 +1,74 @@
+"""Tables in Markdown, with numbers as mean ± deviation over runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neural_em.errors import refuse
+
+MISSING = "–"
+
+
+def mean_deviation(values: Iterable[float], digits: int = 3, count: bool = True) -> str:
+    """The values' mean ± sample deviation and their number, such as '0.970 ± 0.005 (n = 5)'.
+
+    One value has no deviation; no value at all is a dash.
+    """
+    array = np.array(list(values), np.float64)
+    if not len(array):
+        return MISSING
+    if not np.isfinite(array).all():
+        refuse("values", "finite numbers", array.tolist())
+    text = f"{array.mean():.{digits}f}"
+    if len(array) > 1:
+        text += f" ± {array.std(ddof=1):.{digits}f}"
+    return f"{text} (n = {len(array)})" if count else text
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """One value for a table: numbers rounded, None and NaN as a dash, text as it is."""
+    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
+        return MISSING
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        return str(value)
+    if isinstance(value, float | np.floating):
+        size = abs(float(value))
+        return f"{value:.{digits}g}" if 0 < size < 10.0**-digits or size >= 1e6 else f"{value:.{digits}f}"
+    return str(value)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], digits: int = 3) -> str:
+    """A Markdown table; the columns are padded so that the source reads as a table too.
+
+    Columns that hold only numbers (or dashes) are aligned to the right. Bars and line breaks in a cell are escaped.
+    """
+    rows = [list(row) for row in rows]
+    for row in rows:
+        if len(row) != len(header):
+            refuse("row of a table", f"{len(header)} cells", f"{len(row)}: {row}")
+    cells = [[_escape(number(cell, digits)) for cell in row] for row in rows]
+    names = [_escape(name) for name in header]
+    right = [bool(cells) and all(_numeric(line[column]) for line in cells) for column in range(len(names))]
+    widths = [max([3, len(names[i]), *(len(line[i]) for line in cells)]) for i in range(len(names))]
+    lines = [names, *cells]
+    texts = [
+        "| "
+        + " | ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
+        + " |"
+        for line in lines
+    ]
+    rule = "| " + " | ".join("-" * (w - 1) + ":" if r else "-" * w for w, r in zip(widths, right, strict=True)) + " |"
+    return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _numeric(text: str) -> bool:
+    return text == MISSING or re.match(r"[-+]?[\d.]+(e[-+]?\d+)?\b", text) is not None
