@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import refuse
 from neural_em.model import NeuralEM, preset
 from neural_em.model.m_step import GradientMStep, RecurrentMStep
 from neural_em.model.networks import Activation
@@ -28,21 +28,32 @@ def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
         variables: the authors' variable names to arrays.
     """
     model = NeuralEM(preset(preset_name))
-    missing = dict(variables)
+    unused = {str(name): array for name, array in variables.items()}
     for name, parameter in parameters_by_authors_name(model).items():
-        found = [key for key in missing if re.search(name, key)]
+        found = [key for key in unused if re.search(name, key)]
         if len(found) != 1:
-            raise NeuralEMError(f"variables: expected one that matches {name!r}, got {found or 'none'}")
-        array = torch.from_numpy(np.asarray(missing.pop(found[0]), dtype=np.float32))
+            refuse("variables", f"one that matches {name!r}", ", ".join(found) or f"none in {sorted(unused)}")
+        array = finite_array(found[0], unused.pop(found[0]))
         if "NEMCell" not in name:  # N-EM's tied weight is named as an encoder's: in x out is the decoder's out x in
             array = from_authors_layout(array)
         if array.shape != parameter.shape:
             refuse(f"variables[{found[0]!r}]", f"shape {tuple(parameter.shape)} in our layout", tuple(array.shape))
         with torch.no_grad():
             parameter.copy_(array)
-    if missing:
-        refuse("variables", f"only those of {preset_name}", ", ".join(sorted(missing)))
+    if unused:
+        refuse("variables", f"only those of {preset_name}", ", ".join(sorted(unused)))
     return model
+
+
+def finite_array(name: str, values: Any) -> Tensor:
+    """The values as float32, if they are finite numbers."""
+    try:
+        array = np.array(values, dtype=np.float32)  # a copy: the model does not share its weights with the caller
+    except (TypeError, ValueError):
+        refuse(f"variables[{name!r}]", "an array of numbers", type(values).__name__)
+    if not np.isfinite(array).all():
+        refuse(f"variables[{name!r}]", "finite numbers", "not-a-number or infinity")
+    return torch.from_numpy(array)
 
 
 def from_authors_layout(array: Tensor) -> Tensor:
@@ -62,21 +73,18 @@ def parameters_by_authors_name(model: NeuralEM) -> dict[str, nn.Parameter]:
     names: dict[str, nn.Parameter] = {}
     encoder = (*m_step.encoder.convolutions, *m_step.encoder.hidden)
     decoder = (*m_step.decoder.dense, *m_step.decoder.convolutions)
-    # the authors number their layers with gaps where they reshape
-    names |= dict(_layers(encoder, "Input", "I", first=_first_input(len(m_step.encoder.convolutions) // 2)))
+    # the authors' reshapes count as layers: one before the convolutions, and another to normalise the input
+    first = 1 + model.config.normalize_input if m_step.encoder.convolutions else 0
+    names |= dict(_layers(encoder, "Input", "I", first))
     names |= dict(_entries(r"basic_rnn_cell/", m_step.recurrence))
     if m_step.output.scale is not None:
         names |= dict(_entries(r"LayerNormR0/LayerNorm/", m_step.output))
-    names |= dict(_layers(decoder, "Output", "O", first=0))
+    names |= dict(_layers(decoder, "Output", "O", 0))
     return names
 
 
-def _first_input(convolutions: int) -> int:
-    """Number of the authors' first input layer: one more for the normalised input of the deeper network."""
-    return convolutions - 1
-
-
 def _layers(layers: tuple[nn.Module, ...], side: str, letter: str, first: int) -> Iterator[tuple[str, nn.Parameter]]:
+    """The authors' names of one side's layers, numbered from ``first`` with a gap where images become vectors."""
     number = first - 1
     was_image: bool | None = None
     for layer in layers:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from neural_em.errors import refuse, unknown
+from neural_em.model.checks import check_flag, check_integer, check_number
 from neural_em.model.noise import NoiseConfig
 
 DISTRIBUTIONS = ("bernoulli", "gaussian")
 M_STEPS = ("recurrent", "gradient")
+CHANNEL_RULES = ("product", "sum")
+LOSS_STEPS = ("every", "last")
+MAX_SIZE = 1 << 16
+MAX_FRAME = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class ModelConfig:
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
         noise: noise on the input.
-        normalize_input: normalise each component's input over its pixels to zero mean and unit deviation.
+        normalize_input: normalise each component's input over its pixels to zero mean and unit deviation (the gradient
+            step then no longer follows the gradient of Q).
         gamma_gradient: let gradients flow through the assignments.
         inter_weight: weight of the inter-cluster loss.
         loss_steps: loss at ``every`` step, at the ``last``, or one weight for each step.
@@ -59,27 +64,46 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built."""
-        sizes = {name: getattr(self, name) for name in ("channels", "height", "width", "theta_size", "steps")}
-        sizes |= {f"convolutions[{i}]": size for i, size in enumerate(self.convolutions)}
-        for name, size in sizes.items():
-            if not isinstance(size, int) or not 1 <= size <= 65536:
-                refuse(f"model.{name}", "an integer from 1 to 65536", repr(size))
-        if not isinstance(self.hidden, int) or not 0 <= self.hidden <= 65536:
-            refuse("model.hidden", "an integer from 0 to 65536", repr(self.hidden))
-        if len(self.convolutions) > 12:
-            refuse("model.convolutions", "at most 12 layers", len(self.convolutions))
-        choices = {"m_step": M_STEPS, "distribution": DISTRIBUTIONS, "channel_rule": ("product", "sum")}
+        for name in ("convolutions", "loss_steps"):  # lists become tuples, so that equal configs are equal
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._check_sizes()
+        for name in ("layer_norm", "normalize_input", "gamma_gradient"):
+            check_flag(f"model.{name}", getattr(self, name))
+        choices = {"m_step": M_STEPS, "distribution": DISTRIBUTIONS, "channel_rule": CHANNEL_RULES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 unknown(f"model.{name}", getattr(self, name), allowed)
-        if isinstance(self.loss_steps, str) and self.loss_steps not in ("every", "last"):
-            unknown("model.loss_steps", self.loss_steps, ("every", "last"))
-        if not (self.e_step_deviation > 0 and math.isfinite(self.e_step_deviation)):
-            refuse("model.e_step_deviation", "a number above 0", self.e_step_deviation)
-        if not (self.inter_weight >= 0 and math.isfinite(self.inter_weight)):
-            refuse("model.inter_weight", "a number of at least 0", self.inter_weight)
-        if self.distribution == "bernoulli" and not 0 <= self.prior <= 1:
-            refuse("model.prior", "a probability between 0 and 1", self.prior)
+        if not isinstance(self.noise, NoiseConfig):
+            refuse("model.noise", "a NoiseConfig", repr(self.noise))
+        if self.distribution == "bernoulli":
+            check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
+        check_number("model.prior", self.prior, "a finite number")
+        check_number("model.e_step_deviation", self.e_step_deviation, "a number from 0.001 to 1000", 0.001, 1000)
+        check_number("model.inter_weight", self.inter_weight, "a number of at least 0", 0)
+        self._check_loss_steps()
+
+    def _check_sizes(self) -> None:
+        if not isinstance(self.convolutions, tuple) or len(self.convolutions) > 12:
+            refuse("model.convolutions", "at most 12 layers' channels", repr(self.convolutions))
+        sizes = {name: getattr(self, name) for name in ("channels", "height", "width", "theta_size", "steps")}
+        sizes |= {f"convolutions[{i}]": size for i, size in enumerate(self.convolutions)}
+        for name, size in sizes.items():
+            check_integer(f"model.{name}", size, 1, MAX_SIZE)
+        check_integer("model.hidden", self.hidden, 0, MAX_SIZE)
+        values = self.channels * self.height * self.width
+        if values > MAX_FRAME:  # so that no layer's size overflows 64 bits, whatever a file says
+            refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
+
+    def _check_loss_steps(self) -> None:
+        if isinstance(self.loss_steps, str):
+            if self.loss_steps not in LOSS_STEPS:
+                unknown("model.loss_steps", self.loss_steps, LOSS_STEPS)
+            return
+        if not isinstance(self.loss_steps, tuple) or not self.loss_steps:
+            refuse("model.loss_steps", "every, last or one weight for each step", repr(self.loss_steps))
+        for i, weight in enumerate(self.loss_steps):
+            check_number(f"model.loss_steps[{i}]", weight, "a finite number")
 
 
 PRESETS: dict[str, ModelConfig] = {
@@ -102,6 +126,6 @@ PRESETS: dict[str, ModelConfig] = {
 
 def preset(name: str) -> ModelConfig:
     """The paper's network of that name."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         unknown("preset", name, PRESETS)
     return PRESETS[name]

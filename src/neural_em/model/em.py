@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from neural_em import randomness
 from neural_em.errors import refuse
 from neural_em.model import mixture
+from neural_em.model.checks import check_array, check_integer, check_values, describe
 from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
 from neural_em.model.m_step import M_STEPS
@@ -81,20 +82,34 @@ class NeuralEM(nn.Module):
             gamma: the first assignment (B,K,1,H,W); drawn where it is not given.
             generator: what to draw it from.
         """
+        K = check_integer("components", components, least=1)
+        self._check_frames(x, "B")
         B, C, H, W = x.shape
-        K = check_components(components)
-        if gamma is None:
+        if gamma is not None:
+            check_array("gamma", gamma, (B, K, 1, H, W), x)
+        else:
             draw = torch.randn(B, K, 1, H, W, generator=generator, device=x.device, dtype=x.dtype)
             gamma = random_assignment(draw)
         theta = x.new_zeros(B, K, self.config.theta_size)
         return State(theta, x.new_zeros(B, K, C, H, W), gamma)
 
-    def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[State, Info]:
+    def step(self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True) -> tuple[State, Info]:
         """One EM step: an M-step on the noisy frame (B,C,H,W), an E-step and the losses on the clean next one.
 
-        For a stream, call it with the previous and the present frame and carry the state along.
+        For a stream, call it with the previous frame (after ``add_noise``) and the present one, and carry the state.
+
+        Args:
+            state: what ``start`` or the last step gave.
+            x_noisy: the frame that the components read.
+            x_next: the frame that they are to explain; the same one, without noise, for a single image.
+            check: look at the frames' shapes and values; on a GPU it costs a wait.
         """
         theta, psi, gamma = state
+        if check:
+            B, _, *frame = psi.shape
+            for name, array in (("x_noisy", x_noisy), ("x_next", x_next)):
+                check_array(name, array, (B, *frame), next(self.parameters()))
+                check_values(name, array)
         delta = gamma * (x_noisy.unsqueeze(1) - psi)
         if self.config.normalize_input:
             delta = normalise(delta.flatten(0, 1)).view_as(delta)
@@ -126,25 +141,28 @@ class NeuralEM(nn.Module):
             x_noisy: the noisy frames, (T,B,C,H,W) or longer, to replay a run; drawn where they are not given.
             gamma: the first assignment (B,K,1,H,W), likewise.
             generator: what to draw them from.
-            check: look at the values of x; costs a pass over the data and, on a GPU, a wait.
+            check: look at the values of x, x_noisy and gamma; costs a pass over them and, on a GPU, a wait.
         """
         x = self.frames(x, steps, check)
-        T, (B, C, H, W), K = x.shape[0] - 1, x.shape[1:], check_components(components)
+        T, (B, C, H, W) = x.shape[0] - 1, x.shape[1:]
+        weights = self.step_weights(T, x)
         if x_noisy is None:
             x_noisy = self.add_noise(x[:T], generator)
-        check_shape("x_noisy", x_noisy[:T], (T, B, C, H, W))
-        if gamma is not None:
-            check_shape("gamma", gamma, (B, K, 1, H, W))
-        state = self.start(x[0], K, gamma, generator)
+        elif isinstance(x_noisy, Tensor):
+            x_noisy = x_noisy[:T]
+        check_array("x_noisy", x_noisy, (T, B, C, H, W), x)
+        state = self.start(x[0], components, gamma, generator)
+        if check:
+            check_values("x_noisy", x_noisy)
+            check_values("gamma", state.gamma)
         states, infos = [], []
         for t in range(T):
-            state, info = self.step(state, x_noisy[t], x[t + 1])
+            state, info = self.step(state, x_noisy[t], x[t + 1], check=False)
             states.append(state)
             infos.append(info)
         theta, psi, gammas = (torch.stack(parts) for parts in zip(*states, strict=True))
         total, intra, inter, bound = (torch.stack(parts).mean(dim=1) for parts in zip(*infos, strict=True))
-        loss = (total * self.step_weights(T).to(total)).sum()
-        return Unrolled(theta, psi, gammas, total, intra, inter, bound, loss)
+        return Unrolled(theta, psi, gammas, total, intra, inter, bound, (total * weights).sum())
 
     def forward(self, x: Tensor, components: int, steps: int | None = None) -> Unrolled:
         """The unroll, with noise and start drawn from torch's own generator."""
@@ -157,7 +175,11 @@ class NeuralEM(nn.Module):
         """
         x = self.frames(x, steps, check=False)[:-1]
         T, B, C, H, W = x.shape
-        K = check_components(components)
+        K = check_integer("components", components, least=1)
+        if not isinstance(keys, Tensor) or tuple(keys.shape) != (B,) or keys.dtype != torch.int64:
+            refuse(
+                "keys", f"a tensor of {B} torch.int64 keys", f"{describe(keys)} {getattr(keys, 'dtype', '')}".rstrip()
+            )
         function, needed = NOISES[self.config.noise.kind]
         times = torch.arange(T, device=x.device).unsqueeze(1)
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B)
@@ -169,38 +191,40 @@ class NeuralEM(nn.Module):
     def add_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The frames with fresh noise."""
         function, needed = NOISES[self.config.noise.kind]
-        u = torch.rand(max(needed, 1), *x.shape, generator=generator, device=x.device) if needed else x
+        u = torch.rand(needed, *x.shape, generator=generator, device=x.device) if needed else x
         return function(x, u, self.config.noise.probability)
 
     def frames(self, x: Tensor, steps: int | None, check: bool = True) -> Tensor:
         """The frames that an unroll of so many steps sees: T+1 of them, a single image repeated."""
-        C, H, W = self.config.channels, self.config.height, self.config.width
-        if x.dim() != 5 or tuple(x.shape[2:]) != (C, H, W):
-            refuse("x", f"shape (T+1, B, {C}, {H}, {W})", tuple(x.shape))
-        if x.shape[0] < 1 or x.shape[1] < 1 or not x.is_floating_point():
-            refuse("x", "at least one frame and one sample of floating point numbers", f"{tuple(x.shape)} {x.dtype}")
-        if check and not bool(((x >= 0) & (x <= 1)).all()):
-            refuse("x", "numbers between 0 and 1", "not-a-number" if bool(x.isnan().any()) else
-                   f"values from {float(x.min()):g} to {float(x.max()):g}")  # fmt: skip
+        self._check_frames(x, "T+1, B")
+        if check:
+            check_values("x", x)
         if x.shape[0] == 1:
-            steps = self.config.steps if steps is None else steps
-            if steps < 1:
-                refuse("steps", "an integer of at least 1", steps)
-            return x.expand(steps + 1, -1, -1, -1, -1)
-        if steps is not None and not 1 <= steps < x.shape[0]:
-            refuse("steps", f"from 1 to {x.shape[0] - 1} for {x.shape[0]} frames", steps)
-        return x if steps is None else x[: steps + 1]
+            T = check_integer("steps", self.config.steps if steps is None else steps, least=1)
+            return x.expand(T + 1, -1, -1, -1, -1)
+        return x if steps is None else x[: check_integer("steps", steps, 1, x.shape[0] - 1) + 1]
 
-    def step_weights(self, steps: int) -> Tensor:
-        """The weight of each step's loss (T,)."""
+    def _check_frames(self, x: Tensor, leading: str) -> None:
+        """Refuses frames that the model is not made for; ``leading`` names the dimensions before C, H and W."""
+        size, count = (self.config.channels, self.config.height, self.config.width), leading.count(",") + 1
+        if not isinstance(x, Tensor) or x.dim() != count + 3 or tuple(x.shape[count:]) != size or 0 in x.shape:
+            refuse("x", f"a tensor of shape ({leading}, {', '.join(map(str, size))})", describe(x))
+        check_array("x", x, tuple(x.shape), like=next(self.parameters()))
+
+    def step_weights(self, steps: int, like: Tensor) -> Tensor:
+        """The weight of each step's loss (T,), of the type and on the device of ``like``."""
         chosen = self.config.loss_steps
         if chosen == "every":
-            return torch.ones(steps)
+            return like.new_ones(steps)
+        weights = like.new_zeros(steps)
         if chosen == "last":
-            return torch.ones(steps).cumsum(0).eq(steps).float()
+            weights[-1:] = 1
+            return weights
         if len(chosen) != steps:
             refuse("model.loss_steps", f"{steps} weights for {steps} steps", f"{len(chosen)} weights")
-        return torch.tensor(chosen)
+        for t, weight in enumerate(chosen):  # filled in place: a copy from the host could not be captured in a graph
+            weights[t : t + 1] = weight
+        return weights
 
 
 def random_assignment(normal: Tensor) -> Tensor:
@@ -209,16 +233,3 @@ def random_assignment(normal: Tensor) -> Tensor:
         return torch.ones_like(normal)
     gamma = normal.abs() + 1e-20  # K zeros at once cannot be divided
     return gamma / gamma.sum(dim=1, keepdim=True)
-
-
-def check_components(components: int) -> int:
-    """K, if it is one."""
-    if isinstance(components, bool) or not isinstance(components, int) or components < 1:
-        refuse("components", "an integer >= 1", repr(components))
-    return components
-
-
-def check_shape(name: str, array: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuses an array of another shape."""
-    if tuple(array.shape) != shape:
-        refuse(name, f"shape {shape}", tuple(array.shape))

@@ -98,8 +98,8 @@ class Encoder(nn.Module):
             layers += [Convolution(channels, outputs), Activation(outputs, "elu", layer_norm)]
             channels = outputs
         self.convolutions = nn.Sequential(*layers)
-        self.outputs = channels * (height + self.padding[0] >> len(convolutions))
-        self.outputs *= width + self.padding[1] >> len(convolutions)
+        below, right = self.padding
+        self.outputs = channels * (height + below >> len(convolutions)) * (width + right >> len(convolutions))
         self.hidden = nn.Sequential()
         if hidden:
             self.hidden = nn.Sequential(Dense(self.outputs, hidden), Activation(hidden, "elu", layer_norm))

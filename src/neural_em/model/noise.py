@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neural_em.errors import refuse, unknown
+from neural_em.errors import unknown
+from neural_em.model.checks import check_number
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,9 @@ class NoiseConfig:
 
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""
-        if self.kind not in NOISES:
+        if not isinstance(self.kind, str) or self.kind not in NOISES:
             unknown("noise.kind", self.kind, NOISES)
-        if not 0 <= self.probability <= 1:
-            refuse("noise.probability", "a number between 0 and 1", self.probability)
+        check_number("noise.probability", self.probability, "a number between 0 and 1", 0, 1)
 
 
 def bit_flips(x: Tensor, u: Tensor, probability: float) -> Tensor:

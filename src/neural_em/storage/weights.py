@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -31,12 +32,18 @@ def save(
         dtype: type of the stored weights, such as ``torch.float16``; the model's own where not given.
         notes: anything JSON can hold, kept beside the config (scores, the command that made it).
     """
+    if dtype is not None and dtype not in FLOATS:
+        refuse("dtype", "a floating point type", dtype)
     tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    header = {
-        "format": FORMAT,
-        "config": json.dumps(configs.to_dict(model.config)),
-        "notes": json.dumps(notes or {}),
-    }
+    for name, tensor in tensors.items():  # what load would refuse is not written
+        check_finite(tensor, name)
+    if notes is not None and not isinstance(notes, dict):
+        refuse("notes", "a mapping", type(notes).__name__)
+    try:
+        kept = json.dumps(notes or {})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
+    header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
     write_whole(path, to_bytes(tensors, metadata=header))
 
 
@@ -50,8 +57,10 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Ne
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             refuse(f"{path}: weights {name}", f"shape {expected.get(name)}", f"{found.get(name)}")
-    model.load_state_dict({name: full_precision(tensor, f"{path}: {name}") for name, tensor in tensors.items()},
-                          assign=True)  # fmt: skip
+    if len({tensor.dtype for tensor in tensors.values()}) != 1:
+        refuse(f"{path}: weights", "one type for all", sorted({str(tensor.dtype) for tensor in tensors.values()}))
+    weights = {name: full_precision(tensor, f"{path}: weights {name}") for name, tensor in tensors.items()}
+    model.load_state_dict(weights, assign=True)
     model.requires_grad_(True)
     return model.to(device)
 
@@ -78,18 +87,24 @@ def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dic
 
 
 def full_precision(tensor: Tensor, name: str) -> Tensor:
-    """Half precision as float32; finite numbers only."""
+    """Half precision as float32; finite numbers only; a copy, since the file may change under what was read."""
     if tensor.dtype not in FLOATS:
         refuse(name, "floating point weights", tensor.dtype)
-    tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
+    check_finite(tensor, name)
+    return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32, copy=True)
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuses not-a-number and infinity."""
     if not bool(torch.isfinite(tensor).all()):
-        refuse(name, "finite weights", "not-a-number or infinity")
-    return tensor
+        refuse(name, "finite weights", f"not-a-number or infinity in {tensor.dtype}")
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all: under another name first, on the disk, then renamed."""
     path = Path(path)
+    if not path.name or "\0" in str(path):
+        refuse(f"{str(path)!r}", "the name of a file", "none")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
@@ -98,5 +113,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise NeuralEMError(f"{path}: cannot be written: {error.strerror}") from None
+        raise NeuralEMError(f"{path}: expected a file that can be written, got: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):  # it is there only if something went wrong
+            partial.unlink()
