@@ -1,9 +1,86 @@
-"""``nem data``: makes the paper's data sets as files."""
+"""``nem data``: makes the paper's data sets as files, and pictures of them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any, cast
+
 import typer
+
+from neural_em.errors import refuse, unknown
+
+_PREVIEWED = 4  # sequences
 
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommands of this file."""
+    app.command("data")(data)
+
+
+def data(
+    kind: Annotated[str, typer.Argument(help="static-shapes, flying-shapes or flying-mnist.")],
+    out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
+    preview: Annotated[Path | None, typer.Option(help="Picture of a few training sequences to write.")] = None,
+    objects: Annotated[int | None, typer.Option(help="Objects in a sequence  [3 shapes, 2 digits]")] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of a sequence  [21; static 1]")] = None,
+    height: Annotated[int | None, typer.Option(help="Of a frame  [28 for shapes, 24 for digits]")] = None,
+    width: Annotated[int | None, typer.Option(help="Of a frame  [28 for shapes, 24 for digits]")] = None,
+    train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
+    validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
+    test_size: Annotated[int, typer.Option(help="Test sequences.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data, everywhere.")] = 0,
+    velocity: Annotated[list[int] | None, typer.Option(help="One to draw from; repeat it  [-1, 0, 1]")] = None,
+    overlap: Annotated[str | None, typer.Option(help="Of digits: maximum or sum  [maximum]")] = None,
+    threshold: Annotated[float | None, typer.Option(help="A digit's pixels are above this  [0.25]")] = None,
+    digits: Annotated[int | None, typer.Option(help="Draw on the first so many training digits  [all]")] = None,
+    mnist: Annotated[Path | None, typer.Option(help="Folder of MNIST's IDX files.")] = None,
+) -> None:
+    """Make a data set: flying or static shapes, or flying digits, with their true groups."""
+    from neural_em.data.config import DataConfig
+    from neural_em.data.load import GENERATORS
+
+    if kind not in GENERATORS:
+        unknown("kind", kind, GENERATORS)
+    if out is None and preview is None:
+        refuse("nem data", "--out FILE.h5 or --preview FILE.png", "neither")
+    given: dict[str, Any] = {
+        "objects": objects, "frames": frames, "height": height, "width": width, "threshold": threshold,
+        "digits": digits, "mnist": None if mnist is None else str(mnist), "overlap": overlap,
+        "velocities": None if not velocity else tuple(velocity),
+    }  # fmt: skip
+    config = DataConfig(
+        cast(Any, kind), **{name: value for name, value in given.items() if value is not None},
+        train_size=train_size, validation_size=validation_size, test_size=test_size,
+    )  # fmt: skip
+    if preview is not None:
+        _preview(config, seed, preview)
+    if out is not None:
+        _write(config, seed, out)
+
+
+def _preview(config: Any, seed: int, path: Path) -> None:
+    import torch
+
+    from neural_em.data.load import load_split
+    from neural_em.report.preview import write_preview
+
+    sequences = load_split(config, "training", seed, size=_PREVIEWED).batch(torch.arange(_PREVIEWED))
+    assert sequences.groups is not None
+    write_preview(path, sequences.frames.numpy(), sequences.groups.numpy())
+    typer.echo(f"{path}: {_PREVIEWED} sequences with their groups")
+
+
+def _write(config: Any, seed: int, path: Path) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from neural_em.data.export import export_hdf5
+    from neural_em.data.load import note_on
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(path.name, total=None)
+        sizes = export_hdf5(path, config, seed, lambda done, total: progress.update(task, completed=done, total=total))
+    typer.echo(f"{path}: " + ", ".join(f"{size} {split}" for split, size in sizes.items()) + " sequences")
+    if note_on(config):
+        typer.echo(f"note: {note_on(config)}")

@@ -1,0 +1,120 @@
+"""NumPy files: arrays of frames and of labels, opened without pickles and without trusting their headers."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.data.dataset import memory_budget
+from neural_em.data.fitting import Frame
+from neural_em.errors import NeuralEMError, refuse
+
+SUFFIXES = frozenset({".npy", ".npz"})
+_NAMES = {"frames": ("frames", "features", "images", "x"), "groups": ("groups", "masks", "labels")}
+
+
+def open_array(path: Path, role: str = "frames") -> NDArray[Any]:
+    """The array in a ``.npy`` file, not yet read, or in a ``.npz`` archive under a name that fits its role."""
+    found = find_array(path, role)
+    if found is None:
+        refuse(str(path), f"an array named {' or '.join(_NAMES[role])}", "none")
+    return found
+
+
+def find_array(path: Path, role: str) -> NDArray[Any] | None:
+    """The same, or ``None`` where an archive has no such array."""
+    try:
+        if path.suffix.lower() == ".npz":
+            array = _from_archive(path, role)
+        else:  # mapped, not read: a header that claims more than the file has is refused by the system
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except NeuralEMError:
+        raise
+    except Exception as error:  # a damaged header or archive raises almost anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NeuralEMError(f"{path}: not a readable array: {reason}") from None
+    if array is not None and (array.dtype.kind not in "buif" or 0 in array.shape):
+        refuse(str(path), "an array of numbers, not empty", f"{array.dtype} of shape {array.shape}")
+    return array
+
+
+def as_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
+    """Views (T,H,W,C) of an array: an image, a video, or several; an axis of 1 or 3 is taken for the channels.
+
+    (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W).
+    """
+    last = array.shape[-1] in (1, 3)
+    if array.ndim == 2:
+        return [array[None, :, :, None]]
+    if array.ndim == 3:
+        return [array[None] if last else array[..., None]]
+    if array.ndim == 4 and last:
+        return [array]
+    if array.ndim == 4 and array.shape[1] in (1, 3):
+        return [array.transpose(0, 2, 3, 1)]
+    if array.ndim == 4:
+        return list(array[..., None])
+    if array.ndim == 5 and last:
+        return list(array)
+    if array.ndim == 5 and array.shape[2] in (1, 3):
+        return list(array.transpose(0, 1, 3, 4, 2))
+    refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", array.shape)
+
+
+def as_label_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
+    """Views (T,H,W) of an array of labels: (H,W), (T,H,W), (N,T,H,W) or (N,T,H,W,1)."""
+    if array.ndim == 5 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if not 2 <= array.ndim <= 4:
+        refuse(name, "labels of shape (T,H,W) or (N,T,H,W)", array.shape)
+    return list(array) if array.ndim == 4 else [array if array.ndim == 3 else array[None]]
+
+
+def largest(array: NDArray[Any]) -> int:
+    """What stands for 1.0 in an array: 1 or 255. Whole numbers up to 1 are taken for zeros and ones, not for black."""
+    if array.dtype.kind in "bf":
+        return 1
+    rows = array if array.ndim > 2 else array[None]
+    return 255 if any(int(row.max()) > 1 for row in rows) else 1
+
+
+def to_frame(values: NDArray[Any], top: int, name: str) -> Frame:
+    """One frame (H,W,C): uint8 for whole numbers, float32 in [0, 1] for others."""
+    low, high = values.min(), values.max()
+    if not (low >= 0 and high <= top):  # false for NaN as well
+        refuse(name, f"values from 0 to {top}", f"{low} to {high}")
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    return np.multiply(values, 255 // top, dtype=np.uint8, casting="unsafe")
+
+
+def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
+    with zipfile.ZipFile(path) as archive:
+        members = {Path(info.filename).stem: info for info in archive.infolist() if info.filename.endswith(".npy")}
+        named = [name for name in _NAMES[role] if name in members]
+        if not named and role == "frames" and len(members) == 1:
+            named = list(members)
+        if not named:
+            return None
+        info = members[named[0]]
+        with archive.open(info) as file:
+            shape, _, dtype = _header(file)
+            wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        if dtype.hasobject or not wanted <= info.file_size:
+            refuse(f"{path}: {info.filename}", f"{shape} of {dtype}", f"{info.file_size} bytes")
+        if wanted > memory_budget("cpu"):
+            refuse(f"{path}: {info.filename}", "an array that fits into memory (else use .npy)", f"{wanted} bytes")
+        with archive.open(info) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"format version {version}")
+    return read[version](file)

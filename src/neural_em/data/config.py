@@ -1,0 +1,132 @@
+"""What data to use: one config for the generated kinds, for HDF5 files and for the user's own images and video."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from neural_em.errors import refuse, unknown
+
+Kind = Literal["static-shapes", "flying-shapes", "flying-mnist", "file"]
+Split = Literal["training", "validation", "test"]
+Overlap = Literal["maximum", "sum"]
+Channels = Literal["auto", "grey", "colour", "binary"]
+Fit = Literal["none", "resize", "crop", "crop-resize"]
+
+KINDS: tuple[str, ...] = get_args(Kind)
+SPLITS: tuple[str, ...] = get_args(Split)
+
+MAX_OBJECTS = 127  # labels have seven bits while painting
+MAX_SIDE = 4096
+MAX_FRAMES = 1_000_000
+SHAPE_BOX, SHAPE_PIXELS = (7, 12), 40  # every shape fits into the box; the smallest has this many pixels
+DIGIT_BOX, DIGIT_PIXELS = (14, 14), 49  # a halved digit; a quarter of its box is ink
+
+# the paper's settings for each kind; None for a file: taken from it
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "static-shapes": {"objects": 3, "frames": 1, "height": 28, "width": 28, "threshold": 0.5},
+    "flying-shapes": {"objects": 3, "frames": 21, "height": 28, "width": 28, "threshold": 0.5},
+    "flying-mnist": {"objects": 2, "frames": 21, "height": 24, "width": 24, "threshold": 0.25},
+    "file": {"threshold": 0.5},
+}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the sequences come from and how many of them make the three splits.
+
+    Fields left at ``None`` take the paper's value for the kind; for files, whatever the file has.
+    """
+
+    kind: Kind = "flying-shapes"
+    objects: int | None = None  # shapes (3) or digits (2) in a sequence
+    frames: int | None = None  # frames of a sequence: one more than the model's steps; static data has 1
+    height: int | None = None  # of a frame, in pixels: 28 for shapes, 24 for digits
+    width: int | None = None
+    velocities: tuple[int, ...] = (-1, 0, 1)  # pixels per frame, drawn for each axis; all are equally likely
+
+    overlap: Overlap = "maximum"  # how digits' values combine: the larger one, or their sum cut at 1
+    threshold: float | None = None  # a digit's pixels are those above this (0.25); "binary" frames: 1 above this (0.5)
+    digits: int | None = None  # draw only on the first so many training digits, in every split; None: all digits
+    mnist: str | None = None  # folder of the IDX files; None: $NEM_MNIST, the cache, or a download
+
+    path: str | None = None  # kind "file": HDF5, array, image, video, GIF, folder of images or of frame folders
+    masks: str | None = None  # label images of the same names, or an array; turns on scoring
+    channels: Channels = "auto"  # of the user's own frames; "auto": as they are
+    fit: Fit = "none"  # how they come to height x width: stretched, the centre cut out, or cut to shape then resized
+    stride: int | None = None  # frames from one window of a longer clip to the next; None: as many as `frames`
+
+    train_size: int = 50_000  # sequences
+    validation_size: int = 1_000  # the paper has 10,000 and validates on the first 1,000
+    test_size: int = 10_000
+    fresh: bool = False  # never train on a sequence twice: every epoch draws new ones
+
+    def __post_init__(self) -> None:
+        """Fills in the kind's defaults and refuses what cannot be made."""
+        if self.kind not in KINDS:
+            unknown("kind", self.kind, KINDS)
+        for name, value in _DEFAULTS[self.kind].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "velocities", tuple(self.velocities))
+        self._check_numbers()
+        self._check_choices()
+        if self.kind == "file":
+            self._check_file()
+        else:
+            self._check_scene()
+
+    def size(self, split: Split) -> int:
+        """Sequences in the split."""
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        return {"training": self.train_size, "validation": self.validation_size, "test": self.test_size}[split]
+
+    def scene(self) -> tuple[int, int, int, int]:
+        """Objects, frames, height and width of a generated kind."""
+        if self.objects is None or self.frames is None or self.height is None or self.width is None:
+            refuse("kind", "one that is generated", repr(self.kind))
+        return self.objects, self.frames, self.height, self.width
+
+    def _check_numbers(self) -> None:
+        for name, low, high in (
+            ("objects", 1, MAX_OBJECTS), ("frames", 1, MAX_FRAMES), ("height", 1, MAX_SIDE), ("width", 1, MAX_SIDE),
+            ("digits", 1, 10**6), ("stride", 1, MAX_FRAMES),
+            ("train_size", 1, 10**12), ("validation_size", 1, 10**12), ("test_size", 1, 10**12),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is None and not name.endswith("_size"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                refuse(name, f"an integer from {low} to {high}", repr(value))
+        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
+            refuse("threshold", "a number from 0 up to, not including, 1", repr(self.threshold))
+        if not self.velocities or not all(isinstance(v, int) and abs(v) <= MAX_SIDE for v in self.velocities):
+            refuse("velocities", "a list of integers", repr(self.velocities))
+
+    def _check_choices(self) -> None:
+        for name, choices in (("overlap", Overlap), ("channels", Channels), ("fit", Fit)):
+            if getattr(self, name) not in get_args(choices):
+                unknown(name, getattr(self, name), get_args(choices))
+
+    def _check_scene(self) -> None:
+        objects, frames, height, width = self.scene()
+        box, ink = (DIGIT_BOX, DIGIT_PIXELS) if self.kind == "flying-mnist" else (SHAPE_BOX, SHAPE_PIXELS)
+        if height < box[0] or width < box[1]:
+            refuse("height x width", f"at least {box[0]} x {box[1]} for an object to fit", f"{height} x {width}")
+        room = height * width // ink
+        if objects > room:
+            refuse("objects", f"at most {room}, which fit into {height} x {width} pixels", objects)
+        if self.kind == "static-shapes" and frames != 1:
+            refuse("frames", "1 for static-shapes", frames)
+        if self.path is not None or self.masks is not None:
+            refuse("path and masks", "kind 'file'", repr(self.kind))
+
+    def _check_file(self) -> None:
+        if not self.path:
+            refuse("path", "the file or folder that holds the frames", repr(self.path))
+        if self.fresh:
+            refuse("fresh", "false for kind 'file', whose sequences are given", self.fresh)
+        if self.fit != "none" and (self.height is None or self.width is None):
+            refuse("height and width", f"the size to fit the frames to, for fit {self.fit!r}", "none")

@@ -1,0 +1,169 @@
+"""What every source of sequences looks like to training and evaluation, held in memory or made batch by batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from neural_em.data.scenes import Scenes
+from neural_em.errors import refuse
+
+
+class Batch(NamedTuple):
+    """B sequences: frames (T,B,C,H,W) float32 in [0, 1]; groups (T,B,H,W) uint8, 0 = not scored, where known."""
+
+    frames: Tensor
+    groups: Tensor | None
+
+
+class Dataset(ABC):
+    """Sequences by index.
+
+    Attributes:
+        shape: (T,C,H,W) of a sequence.
+        has_groups: Whether the true groups are known.
+        device: Where the batches are.
+        note: What a reader of scores has to know about the data; usually empty.
+    """
+
+    shape: tuple[int, int, int, int]
+    has_groups: bool
+    device: torch.device
+    note: str = ""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many sequences there are; with endless data, how many make an epoch."""
+
+    @abstractmethod
+    def batch(self, indices: Tensor) -> Batch:
+        """The sequences at the given indices (B,) int64, on the CPU or on the data's device."""
+
+
+class MemoryDataset(Dataset):
+    """Holds all sequences on the device, as the integers they are multiples of where there are such integers."""
+
+    def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
+        """Takes the data as it is.
+
+        Args:
+            frames: (N,T,C,H,W), any type; the sample axis is first so that a batch is one selection of rows.
+            groups: (N,T,H,W) uint8, or ``None``.
+            levels: The value that stands for 1.0.
+            note: See the class.
+        """
+        _, T, C, H, W = frames.shape
+        self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
+        self._frames, self._groups = frames, groups
+        self._levels = _levels_tensor(levels, frames.device)
+
+    def __len__(self) -> int:
+        """How many sequences there are."""
+        return len(self._frames)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return self._frames.nbytes + (self._groups.nbytes if self._groups is not None else 0)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """See the base; no copy to the host and no waiting, where the indices are on the device already."""
+        if not indices.is_cuda and len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
+            refuse("indices", f"numbers from 0 to {len(self) - 1}", f"{int(indices.min())} to {int(indices.max())}")
+        indices = indices.to(self.device, non_blocking=True)
+        groups = None if self._groups is None else self._groups.index_select(0, indices)
+        return _batch(self._frames.index_select(0, indices), groups, self._levels)
+
+
+class Reader(Protocol):
+    """Something that gives sequences by index: frames (B,T,C,H,W) and groups (B,T,H,W), on any device."""
+
+    levels: int
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The sequences at the given indices (B,)."""
+
+
+class StreamingDataset(Dataset):
+    """Makes or reads each batch when it is asked for: for data that does not fit into memory, and for endless data."""
+
+    def __init__(
+        self, reader: Reader, length: int, shape: tuple[int, int, int, int], has_groups: bool,
+        device: torch.device | str, endless: bool = False, note: str = "",
+    ) -> None:  # fmt: skip
+        """With ``endless``, indices may go beyond the length: ``epoch * length + i`` is a sequence of its own."""
+        self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
+        self.endless = endless
+        self._reader, self._length = reader, length
+        self._levels = _levels_tensor(reader.levels, self.device)
+
+    def __len__(self) -> int:
+        """How many sequences make an epoch."""
+        return self._length
+
+    def batch(self, indices: Tensor) -> Batch:
+        """See the base."""
+        if len(indices):
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or (high >= self._length and not self.endless):
+                refuse("indices", f"numbers from 0 to {self._length - 1}", f"{low} to {high}")
+        frames, groups = self._reader.read(indices)
+        groups = None if groups is None else groups.to(self.device)
+        return _batch(frames.to(self.device), groups, self._levels)
+
+
+class SceneReader:
+    """Generated sequences, made when asked for."""
+
+    def __init__(self, scenes: Scenes) -> None:
+        """Makes them on the scenes' device."""
+        self.levels, self._scenes = scenes.levels, scenes
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Frames (B,T,1,H,W) and groups (B,T,H,W)."""
+        frames, groups = empty_for(self._scenes, len(indices))
+        fill(self._scenes, indices, frames, groups)
+        return frames, groups
+
+
+def empty_for(scenes: Scenes, count: int) -> tuple[Tensor, Tensor]:
+    """Room for so many sequences: frames (N,T,1,H,W) in the smallest exact type and groups (N,T,H,W) uint8."""
+    shape = (count, scenes.frames, scenes.height, scenes.width)
+    frames = torch.empty(shape, dtype=scenes.dtype, device=scenes.device)
+    return frames[:, :, None], torch.empty(shape, dtype=torch.uint8, device=scenes.device)
+
+
+def fill(scenes: Scenes, indices: Tensor, frames: Tensor, groups: Tensor) -> None:
+    """Paints the sequences at the indices (N,) into frames (N,T,1,H,W) and groups (N,T,H,W)."""
+    for lot, painted in scenes.sequences(indices):
+        frames[lot, :, 0] = painted.frames
+        groups[lot] = painted.groups
+
+
+def memory_budget(device: torch.device | str) -> int:
+    """Bytes that data may take on a device: a half of what is free now."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // 2
+    except (OSError, StopIteration, ValueError, IndexError):  # only Linux says it this way
+        return 4 << 30
+
+
+def _levels_tensor(levels: int, device: torch.device) -> Tensor | None:
+    # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
+    return None if levels == 1 else torch.tensor(float(levels), device=device)
+
+
+def _batch(frames: Tensor, groups: Tensor | None, levels: Tensor | None) -> Batch:
+    """Sample-first integers (B,T,C,H,W) to a batch with the time axis first."""
+    frames = frames.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+    if levels is not None:
+        frames.div_(levels)
+    return Batch(frames, None if groups is None else groups.transpose(0, 1).contiguous())

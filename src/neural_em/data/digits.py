@@ -1,0 +1,111 @@
+"""Flying MNIST: handwritten digits, halved, that fly in straight lines and bounce off the walls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neural_em.data.config import DataConfig, Overlap, Split
+from neural_em.data.mnist import load_images
+from neural_em.data.scenes import Scenes, Sprites
+from neural_em.errors import refuse
+
+LEVELS = 4 * 255  # a halved pixel is held as the sum of four bytes: an integer, exact on every device
+
+
+def halve(images: NDArray[np.uint8]) -> NDArray[np.int16]:
+    """Sums of 2 x 2 pixels: (N, 2H, 2W) uint8 to (N, H, W) int16 in [0, 1020]; their mean in [0, 1] is sum / 1020."""
+    N, height, width = images.shape
+    quads = images.reshape(N, height // 2, 2, width // 2, 2)
+    return quads.sum(axis=(2, 4), dtype=np.int16)
+
+
+def digits_of(
+    split: Split, digits: int | None = None, mnist: str | os.PathLike[str] | None = None
+) -> NDArray[np.int16]:
+    """The halved digits (S, 14, 14) a split may draw on.
+
+    Training has the first five sixths of MNIST's training digits (50,000), validation the rest (10,000), test the test
+    digits. With ``digits``, every split has the same first so many training digits.
+    """
+    images = load_images("t10k" if split == "test" and digits is None else "train", mnist)
+    training = len(images) * 5 // 6
+    if digits is not None:
+        if digits > training:
+            refuse("digits", f"at most the {training} training digits", digits)
+        return halve(images[:digits])
+    if split == "training":
+        images = images[:training]
+    elif split == "validation":
+        images = images[training:]
+    return halve(images)
+
+
+def digit_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:
+    """The sequences of one split; the three splits never share one, nor a digit unless ``config.digits`` is set."""
+    assert config.threshold is not None  # the config fills it in
+    halved = torch.from_numpy(digits_of(split, config.digits, config.mnist))
+    side = halved.shape[-1]
+    box = torch.arange(side)
+    sprites = Sprites(
+        rows=box.repeat_interleave(side)[None],
+        columns=box.repeat(side)[None],
+        values=halved.flatten(1),
+        height=torch.tensor([side]),
+        width=torch.tensor([side]),
+        levels=LEVELS,
+        threshold=int(Fraction(config.threshold) * LEVELS),  # exact: 0.3 * 1020 must not round
+    )
+    return Scenes(config, sprites, split, seed, device)
+
+
+def flying_mnist(
+    num: int,
+    objects: int = 2,
+    frames: int = 21,
+    seed: int = 0,
+    split: Split = "training",
+    device: torch.device | str = "cpu",
+    start: int = 0,
+    digits: int | None = None,
+    overlap: Overlap = "maximum",
+    threshold: float = 0.25,
+    mnist: str | os.PathLike[str] | None = None,
+    height: int = 24,
+    width: int = 24,
+    velocities: Sequence[int] = (-1, 0, 1),
+) -> tuple[Tensor, Tensor]:
+    """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do.
+
+    Args:
+        num: How many sequences.
+        objects: Digits in each, drawn uniformly with replacement.
+        frames: Frames in each; 1 makes the static set.
+        seed: Together with the split and its index, names a sequence, the same on every device.
+        split: "training", "validation" or "test"; they share no sequence, and no digit unless ``digits`` is given.
+        device: Where to make them.
+        start: Index of the first sequence.
+        digits: Draw on the first so many training digits only, in every split: 20 and 500 are the paper's stages.
+        overlap: How values combine where digits overlap: their "maximum", or their "sum" cut at 1.
+        threshold: A pixel belongs to a digit where the digit's value is above this. At the default every digit of
+            MNIST keeps at least 9 pixels; at 0.5 some would keep none.
+        mnist: Folder of the IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
+        height: Of a frame, in pixels.
+        width: Of a frame, in pixels.
+        velocities: What each axis's velocity is drawn from, in pixels per frame.
+
+    Returns:
+        Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
+        one is.
+    """
+    config = DataConfig(
+        "flying-mnist", objects, frames, height, width, tuple(velocities), overlap, threshold, digits,
+        None if mnist is None else os.fspath(mnist),
+    )  # fmt: skip
+    return digit_scenes(config, split, seed, device).make(num, start, torch.float32)

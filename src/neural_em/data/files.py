@@ -1,0 +1,38 @@
+"""Writing files whole or not at all, and saying what is wrong with files that cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from neural_em.errors import NeuralEMError, refuse
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error."""
+    target = Path(path)
+    if target.is_dir():
+        refuse(str(target), "the name of a file to write", "a folder")
+    if not target.parent.is_dir():
+        refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial{target.suffix}")
+    try:
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path, if something is there."""
+    found = Path(path).expanduser()
+    try:
+        found.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise NeuralEMError(f"{found}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return found

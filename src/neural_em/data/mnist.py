@@ -1,0 +1,152 @@
+"""MNIST's digits, from IDX files in a folder or the cache, or downloaded."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.data.files import existing
+from neural_em.errors import NeuralEMError, refuse
+
+Part = Literal["train", "t10k"]
+
+# the published sums of the gzipped files
+_SHA256 = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+}
+_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_MAGIC = 0x00000803  # unsigned bytes, three dimensions
+_SIDE = 28
+_MAX_RATIO = 1032  # deflate cannot compress further: a header that claims more is false
+
+
+def load_images(part: Part, folder: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
+    """The digits of one of MNIST's two files: (N, 28, 28) uint8.
+
+    Args:
+        part: "train" or "t10k".
+        folder: Where the IDX files are, gzipped or not. ``None``: the folder in the environment variable
+            ``NEM_MNIST``, else the cache folder, else a download into it.
+    """
+    path = _locate(part, folder)
+    status = path.stat()
+    return _read_cached(path, status.st_mtime_ns, status.st_size)
+
+
+def cache_folder() -> Path:
+    """Where downloaded digits are kept: ``$XDG_CACHE_HOME/nem/mnist`` or ``~/.cache/nem/mnist``."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "nem" / "mnist"
+
+
+def read_idx_images(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Reads an IDX file of 28 x 28 images, gzipped or not; refuses anything else before it takes memory for it."""
+    path = existing(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+            return _read_images(stream, size * _MAX_RATIO if packed else size, path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NeuralEMError(f"{path}: not a readable IDX file: {reason}") from None
+
+
+def _read_images(stream: IO[bytes] | gzip.GzipFile, limit: int, path: Path) -> NDArray[np.uint8]:
+    header = stream.read(16)
+    if len(header) < 16:
+        refuse(str(path), "an IDX header of 16 bytes", f"{len(header)} bytes")
+    magic, count, height, width = struct.unpack(">4I", header)
+    if magic != _MAGIC:
+        refuse(str(path), f"an IDX file of images (magic number 0x{_MAGIC:08x})", f"0x{magic:08x}")
+    if (height, width) != (_SIDE, _SIDE) or count < 1:
+        refuse(str(path), f"images of {_SIDE} x {_SIDE} pixels", f"{count} of {height} x {width}")
+    wanted = count * height * width
+    if wanted > limit:
+        refuse(str(path), f"{wanted} bytes of pixels, as its header says", "a file that cannot hold them")
+    pixels = stream.read(wanted)
+    if len(pixels) != wanted or stream.read(1):
+        got = f"{len(pixels)} bytes" if len(pixels) != wanted else "more"
+        refuse(str(path), f"{wanted} bytes of pixels, as its header says", got)
+    return np.frombuffer(pixels, np.uint8).reshape(count, height, width)
+
+
+@lru_cache(maxsize=2)
+def _read_cached(path: Path, _modified: int, _size: int) -> NDArray[np.uint8]:
+    return read_idx_images(path)
+
+
+def _locate(part: Part, folder: str | os.PathLike[str] | None) -> Path:
+    name = f"{part}-images-idx3-ubyte"
+    named = folder or os.environ.get("NEM_MNIST")
+    place = existing(named) if named else cache_folder()
+    for candidate in (place / f"{name}.gz", place / name):
+        if candidate.is_file():
+            return candidate
+    if named:
+        refuse(str(place), f"MNIST's {name}.gz, or {name}, in this folder", "neither")
+    return _download(f"{name}.gz", place)
+
+
+def _download(name: str, folder: Path) -> Path:
+    problem = "the package pooch, which downloads it, is not installed"
+    try:
+        import pooch
+
+        pooch.get_logger().setLevel("ERROR")
+        for mirror in _MIRRORS:
+            try:
+                with _Bar(name) as bar:
+                    fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+                    pooch.retrieve(mirror + name, f"sha256:{_SHA256[name]}", name, folder, downloader=fetch)
+                return folder / name
+            except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
+                problem = f"cannot be downloaded ({type(error).__name__})"
+    except ImportError:
+        pass
+    raise NeuralEMError(
+        f"MNIST: {name}: {problem}: put {' and '.join(_SHA256)} into {folder}, "
+        "or into a folder named with --mnist or the environment variable NEM_MNIST"
+    )
+
+
+class _Bar:
+    """A progress bar in the form that pooch asks for; shown on a terminal only."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import DownloadColumn, Progress
+
+        console = Console(stderr=True)
+        self._progress = Progress(*Progress.get_default_columns(), DownloadColumn(), console=console)
+        self._progress.disable = not console.is_terminal
+        self._task = self._progress.add_task(name, total=None)
+        self.total = 0
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._progress.stop()
+
+    def update(self, count: int) -> None:
+        """So many bytes more have come."""
+        self._progress.update(self._task, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        """Back to zero: pooch finishes by resetting and filling the bar."""
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """Nothing to do: the bar ends with its block."""

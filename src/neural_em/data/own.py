@@ -1,0 +1,180 @@
+"""The user's own images, videos and arrays as a data set.
+
+Clips longer than a sequence are cut into windows. Where the folder has no subfolders ``training``, ``validation`` and
+``test``, sequences are dealt out in tens: eight to training, the ninth to validation, the tenth to test; fewer than
+ten are used whole in every split, and the data set's note says so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neural_em.data.config import SPLITS, DataConfig, Split
+from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
+from neural_em.data.files import existing
+from neural_em.data.fitting import Fitting
+from neural_em.data.masks import Masks, open_masks
+from neural_em.data.sources import ImageSource, Source, open_clips
+from neural_em.errors import refuse
+
+_FEWEST = 10  # sequences, for them to be dealt out
+_FRAMES = 21  # of a sequence, at most, unless the config says otherwise
+_ALL_SPLITS = "fewer than 10 sequences: training, validation and test are the same ones"
+
+
+@dataclass(frozen=True)
+class _Window:
+    """T frames of a clip."""
+
+    clip: int
+    first: int
+
+
+def load_own(
+    config: DataConfig, split: Split, device: torch.device | str, size: int | None, max_bytes: int | None
+) -> Dataset:
+    """One split of what is at ``config.path``; held in memory if it needs at most ``max_bytes``, else on the disk."""
+    path, masks_path, divided = _places(config, split)
+    clips = open_clips(path, leave_out=masks_path)
+    masks = open_masks(path, masks_path, clips)
+    lengths = [clip.count() for clip in clips]
+    frames = config.frames or _usual_frames(clips, lengths)
+    windows = _windows(clips, lengths, frames, config.stride or frames)
+    note = ""
+    if not divided:
+        windows, note = _deal(windows, split)
+    windows = windows[:size]
+    fitting = _fitting(config, clips)
+    return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
+
+
+def _places(config: DataConfig, split: Split) -> tuple[Path, Path | None, bool]:
+    """Frames, masks, and whether the folder itself is divided into splits."""
+    path = existing(config.path or "")
+    masks = existing(config.masks) if config.masks else None
+    if not all((path / name).is_dir() for name in SPLITS):
+        return path, masks, False
+    return path / split, masks / split if masks is not None else None, True
+
+
+def _usual_frames(clips: Sequence[Source], lengths: Sequence[int]) -> int:
+    """Images in a folder are single images unless a number of frames is asked for."""
+    single = len(clips) == 1 and isinstance(clips[0], ImageSource)
+    return 1 if single else min(_FRAMES, *lengths)
+
+
+def _windows(clips: Sequence[Source], lengths: Sequence[int], frames: int, stride: int) -> list[_Window]:
+    windows = []
+    for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
+        if length < frames:
+            refuse(clip.name, f"at least {frames} frames", length)
+        windows += [_Window(number, first) for first in range(0, length - frames + 1, stride)]
+    return windows
+
+
+def _deal(windows: list[_Window], split: Split) -> tuple[list[_Window], str]:
+    if len(windows) < _FEWEST:
+        return windows, _ALL_SPLITS
+    places = {"training": range(8), "validation": (8,), "test": (9,)}[split]
+    return [window for number, window in enumerate(windows) if number % 10 in places], ""
+
+
+def _fitting(config: DataConfig, clips: Sequence[Source]) -> Fitting:
+    channels = config.channels
+    if channels == "auto":
+        channels = "colour" if any(clip.colour for clip in clips) else "grey"
+    height, width = config.height, config.width
+    if height is None or width is None:  # the first frame's size is everyone's
+        first = next(iter(clips[0])).shape
+        height, width = height or first[0], width or first[1]
+    assert config.threshold is not None
+    return Fitting(height, width, channels, config.fit, config.threshold)
+
+
+class _Filling:
+    """Reads the windows' frames into one array, in memory or in a file that vanishes with it."""
+
+    def __init__(
+        self, clips: Sequence[Source], masks: Masks | None, windows: Sequence[_Window], frames: int, fitting: Fitting
+    ) -> None:
+        self.clips, self.masks, self.windows, self.frames, self.fitting = clips, masks, windows, frames, fitting
+        self.shape = (frames, fitting.depth, fitting.height, fitting.width)
+
+    def dataset(self, device: torch.device | str, max_bytes: int | None, note: str) -> Dataset:
+        floats = self.fitting.channels != "binary" and self._has_floats()
+        kind: Any = np.float32 if floats else np.uint8
+        levels = 1 if floats or self.fitting.channels == "binary" else 255
+        T, C, H, W = self.shape
+        count = len(self.windows)
+        needed = count * T * H * W * (C * np.dtype(kind).itemsize + (self.masks is not None))
+        in_memory = max_bytes is None or needed <= max_bytes
+        make = np.empty if in_memory else _on_disk
+        frames = make((count, *self.shape), kind)
+        groups = make((count, T, H, W), np.uint8) if self.masks is not None else None
+        self._fill(frames, groups)
+        if in_memory:
+            held = torch.from_numpy(frames).to(device)
+            return MemoryDataset(held, None if groups is None else torch.from_numpy(groups).to(device), levels, note)
+        reader = _ArrayReader(frames, groups, levels)
+        return StreamingDataset(reader, count, self.shape, groups is not None, device, note=note)
+
+    def _has_floats(self) -> bool:
+        """Whether any clip's frames are not bytes, judged by its first frame."""
+        return any(next(iter(clip)).dtype != np.uint8 for clip in self.clips)
+
+    def _fill(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
+        for number, clip in enumerate(self.clips):
+            rows = np.array([row for row, window in enumerate(self.windows) if window.clip == number], np.int64)
+            if not len(rows):
+                continue
+            firsts = np.array([self.windows[row].first for row in rows])
+            wanted = np.unique(firsts[:, None] + np.arange(self.frames))
+            for position, frame in zip(wanted, clip.take(wanted.tolist()), strict=True):
+                name = clip.frame_name(int(position))
+                fitted = self.fitting.frame(frame, name)
+                inside = (firsts <= position) & (position < firsts + self.frames)
+                for row, first in zip(rows[inside], firsts[inside], strict=True):
+                    frames[row, position - first] = _stored(fitted, frames.dtype)
+                    if groups is not None and self.masks is not None:
+                        groups[row, position - first] = self._labels(number, int(position), frame.shape[:2])
+
+    def _labels(self, clip: int, position: int, size: tuple[int, ...]) -> NDArray[np.uint8] | int:
+        assert self.masks is not None
+        found = self.masks.labels(clip, position)
+        if found is None:
+            return 0
+        labels, name = found
+        if labels.shape != size:
+            refuse(name, f"{size[0]} x {size[1]} pixels like its frame", f"{labels.shape[0]} x {labels.shape[1]}")
+        return self.fitting.labels(labels, name)
+
+
+def _stored(frame: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    return frame.astype(np.float32) / np.float32(255) if kind != np.uint8 and frame.dtype == np.uint8 else frame
+
+
+class _ArrayReader:
+    """Sequences of an array on the disk."""
+
+    def __init__(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None, levels: int) -> None:
+        self.levels, self._frames, self._groups = levels, frames, groups
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        rows = indices.cpu().numpy()
+        groups = None if self._groups is None else torch.from_numpy(self._groups[rows])
+        return torch.from_numpy(self._frames[rows]), groups
+
+
+def _on_disk(shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """An array in a file without a name: the system frees it when the array goes."""
+    with tempfile.TemporaryFile() as file:
+        return cast(NDArray[Any], np.memmap(file, dtype=kind, mode="w+", shape=shape))

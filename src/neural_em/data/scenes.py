@@ -1,0 +1,200 @@
+"""Scenes of moving objects: where the objects of a sequence are, and painting them.
+
+A sequence is a pure function of (seed, split, index), in integer arithmetic throughout: the same on every device, in
+any chunk, in any process. No sequence is in two splits, whatever the seeds: the image of the first frame decides which
+split a scene belongs to, and a split draws again until the scene is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neural_em import randomness
+from neural_em.data.config import SPLITS, DataConfig, Split
+from neural_em.data.motion import reflect
+from neural_em.errors import refuse, unknown
+
+_SCENE, _PARTITION = 0x5CE9E, 0x0A371  # keep these numbers apart from every other use of a seed
+_ATTEMPTS = 256  # a split owns a quarter of the scenes or more: failing this often by chance has odds of 1e-32
+_SHARED = 128  # stands for "two objects or more" among the labels while painting; one bit, above all labels
+_CODE_BITS = 18  # 4096 x 4096 pixels of 1,020 levels still add up to less than 2^53
+_PLACED = 2048  # sequences placed at a time, and painted at a time on a CPU (the canvas stays in its cache)
+_PAINTED = 64
+_PAINTED_CUDA = 16_384
+
+
+@dataclass(frozen=True)
+class Sprites:
+    """S pictures that can be painted, each a list of P pixels; the lists are padded by repeating a pixel.
+
+    Attributes:
+        rows, columns: (S or 1, P) int64, counted from the picture's top left corner.
+        values: (S, P) int16 in [0, levels].
+        height, width: (S or 1,) int64.
+        levels: The value that stands for 1.0.
+        threshold: A pixel belongs to the object where its value is above this.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    height: Tensor
+    width: Tensor
+    levels: int
+    threshold: int
+
+    def to(self, device: torch.device | str) -> Sprites:
+        """The same pictures on a device."""
+        lists = self.rows.to(device), self.columns.to(device), self.values.to(device)
+        return Sprites(*lists, self.height.to(device), self.width.to(device), self.levels, self.threshold)
+
+
+class Placement(NamedTuple):
+    """N scenes of K objects: which sprite, its corner at frame 0, its velocity and its room, as (row, column)."""
+
+    sprite: Tensor  # (N,K)
+    corner: Tensor  # (N,K,2)
+    velocity: Tensor  # (N,K,2)
+    room: Tensor  # (N,K,2)
+
+    def select(self, rows: Tensor | slice) -> Placement:
+        """Some of the scenes."""
+        return Placement(*(part[rows] for part in self))
+
+
+class Painted(NamedTuple):
+    """N painted sequences, sample axis first."""
+
+    frames: Tensor  # (N,T,H,W) uint8 or int16 in [0, levels]
+    groups: Tensor  # (N,T,H,W) uint8: 1 .. K where exactly one object is, else 0
+    overlaps: Tensor  # (N,T,H,W) uint8: 1 where two objects or more are, else 0
+
+
+class Scenes:
+    """All sequences of one split under one seed; ``paint`` makes those that are asked for."""
+
+    def __init__(
+        self, config: DataConfig, sprites: Sprites, split: Split, seed: int, device: torch.device | str
+    ) -> None:
+        """The config's numbers have been checked by itself; ``sprites`` are those the split may draw on."""
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.objects, self.frames, self.height, self.width = config.scene()
+        self.adds = config.overlap == "sum"
+        self.split, self.seed, self.device = split, seed, torch.device(device)
+        self.sprites = sprites.to(self.device)
+        self.levels = sprites.levels
+        self.dtype = torch.uint8 if self.levels < 256 else torch.int16
+        self.velocities = torch.tensor(config.velocities, device=self.device)
+        pixels = torch.arange(self.height * self.width, device=self.device)
+        codes = randomness.keys(_PARTITION, pixels, device=self.device) & ((1 << _CODE_BITS) - 1)
+        self._pixel_codes = codes.to(torch.float64)  # (H*W,)
+
+    def place(self, indices: Tensor) -> Placement:
+        """The scenes at the given indices (N,), drawn until each belongs to the split."""
+        indices = indices.to(self.device)
+        pending = torch.arange(len(indices), device=self.device)
+        placed: Placement | None = None
+        for attempt in range(_ATTEMPTS):
+            draft = self._draw(indices[pending], attempt)
+            placed = draft if placed is None else placed
+            mine = self._is_mine(draft)
+            for done, new in zip(placed, draft, strict=True):
+                done[pending[mine]] = new[mine]
+            pending = pending[~mine]
+            if not len(pending):
+                return placed
+        size = f"{self.height} x {self.width}"
+        refuse("height x width", f"room for scenes that differ between {', '.join(SPLITS)}", size)
+
+    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
+        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
+        # a small share of the whole, so that the working memory stays below the result's
+        most = _PAINTED_CUDA if self.device.type == "cuda" else max(1, _PAINTED * 21 // self.frames)
+        lot = max(1, min(most, max(16, len(indices) // 8)))
+        for first in range(0, len(indices), max(_PLACED, lot)):
+            placement = self.place(indices[first : first + max(_PLACED, lot)])
+            count = len(placement.sprite)
+            for start in range(0, count, lot):
+                stop = min(start + lot, count)
+                yield slice(first + start, first + stop), self._paint(placement.select(slice(start, stop)), self.frames)
+
+    def make(self, num: int, start: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Frames (T,N,1,H,W) in [0, 1] and groups (T,N,H,W) uint8 of ``num`` sequences from index ``start`` on."""
+        if num < 0 or start < 0:
+            refuse("num and start", "integers >= 0", f"{num} and {start}")
+        if not dtype.is_floating_point and self.levels > 1:
+            refuse("dtype", "a floating-point type for grey frames", dtype)
+        shape = (self.frames, num, self.height, self.width)
+        frames = torch.empty(shape, dtype=dtype, device=self.device)
+        groups = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        scale = torch.tensor(float(self.levels), device=self.device)  # a tensor: a plain number may be multiplied by
+        for lot, painted in self.sequences(torch.arange(start, start + num)):
+            values = painted.frames if self.levels == 1 else painted.frames.to(torch.float32) / scale
+            frames[:, lot].copy_(values.transpose(0, 1))
+            groups[:, lot].copy_(painted.groups.transpose(0, 1))
+        return frames[:, :, None], groups
+
+    def _draw(self, indices: Tensor, attempt: int) -> Placement:
+        key = randomness.keys(self.seed, _SCENE, SPLITS.index(self.split), indices, attempt, device=self.device)
+        count, sprites = self.objects, self.sprites
+        sprite = randomness.integers(key, count, len(sprites.values), stream=0)  # (N,K)
+        frame = torch.tensor([self.height, self.width], device=self.device)
+        box = torch.stack([_per_sprite(sprites.height, sprite), _per_sprite(sprites.width, sprite)], dim=-1)
+        room = frame - box  # (N,K,2)
+        corner = [randomness.integers(key, count, room[..., axis] + 1, stream=1 + axis) for axis in (0, 1)]
+        choice = [randomness.integers(key, count, len(self.velocities), stream=3 + axis) for axis in (0, 1)]
+        return Placement(sprite, torch.stack(corner, -1), self.velocities[torch.stack(choice, -1)], room)
+
+    def _is_mine(self, placement: Placement) -> Tensor:
+        """Which scenes belong to the split (N,): a half of all to training, a quarter each to validation and test."""
+        first = self._paint(placement, 1).frames.flatten(1)  # (N, H*W)
+        code = (first.to(torch.float64) @ self._pixel_codes).to(torch.int64)  # exact: all sums are below 2^53
+        quarter = randomness.keys(_PARTITION, code, device=self.device) & 3
+        owner = (quarter - 1).clamp(min=0)
+        return owner == SPLITS.index(self.split)
+
+    def _paint(self, placement: Placement, frames: int) -> Painted:
+        sprite, corner, velocity, room = placement
+        N, K = sprite.shape
+        shape = (N, frames, self.height, self.width)
+        path = reflect(corner, velocity, room, frames)  # (N,K,2,T)
+        origin = path[:, :, 0] * self.width + path[:, :, 1]
+        origin += torch.arange(frames, device=self.device) * (self.height * self.width)
+        label = torch.zeros(N, frames * self.height * self.width, dtype=torch.uint8, device=self.device)
+        image = torch.zeros_like(label, dtype=torch.int16) if self.levels > 1 else None
+        for k in range(K):
+            offset, value = self._pixels(sprite[:, k])  # (N,P)
+            where = (origin[:, k, :, None] + offset[:, None]).flatten(1)  # (N, T*P)
+            # a list's repeated pixels read and write the same, so their order does not matter
+            below = label.gather(1, where)
+            above = below.clamp(max=1).mul_(_SHARED - (k + 1)).add_(k + 1)  # k + 1 on nothing, else _SHARED
+            if image is not None:
+                value = value[:, None].expand(-1, frames, -1).flatten(1)  # (N, T*P)
+                above = torch.where(value > self.sprites.threshold, above, below)
+                self._blend(image, where, value)
+            label.scatter_(1, where, above)
+        # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
+        frame = label.clamp(max=1) if image is None else image
+        overlaps = label.bitwise_right_shift(_SHARED.bit_length() - 1)
+        return Painted(frame.view(shape), label.bitwise_and_(_SHARED - 1).view(shape), overlaps.view(shape))
+
+    def _blend(self, image: Tensor, where: Tensor, value: Tensor) -> None:
+        """Paints values (N,P) over an image (N,Q) at the pixels ``where`` (N,P)."""
+        below = image.gather(1, where)
+        blended = (below + value).clamp_(max=self.levels) if self.adds else torch.maximum(below, value)
+        image.scatter_(1, where, blended)
+
+    def _pixels(self, sprite: Tensor) -> tuple[Tensor, Tensor]:
+        """Offsets and values (N,P) of the pixels of the given sprites (N,)."""
+        offset = self.sprites.rows * self.width + self.sprites.columns
+        return (offset[sprite] if len(offset) > 1 else offset.expand(len(sprite), -1)), self.sprites.values[sprite]
+
+
+def _per_sprite(table: Tensor, sprite: Tensor) -> Tensor:
+    return table[sprite] if len(table) > 1 else table.expand(sprite.shape)

@@ -1,0 +1,108 @@
+"""Static and flying shapes: squares, triangles and upside-down triangles on black."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from neural_em.data.config import DataConfig, Split
+from neural_em.data.scenes import Scenes, Sprites
+
+_SQUARE = """
+#######
+#######
+##...##
+##...##
+##...##
+#######
+#######
+"""
+_TRIANGLE = """
+.....##.....
+....####....
+...######...
+..###..###..
+.###....###.
+############
+############
+"""
+
+
+def _bitmap(picture: str) -> Tensor:
+    return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
+
+
+SQUARE = _bitmap(_SQUARE)
+TRIANGLE = _bitmap(_TRIANGLE)
+BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
+
+
+def shape_sprites() -> Sprites:
+    """The three shapes as pixel lists."""
+    lists = [bitmap.nonzero() for bitmap in BITMAPS]
+    most = max(len(pixels) for pixels in lists)
+    padded = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists])  # (3,P,2)
+    height, width = (torch.tensor([bitmap.shape[axis] for bitmap in BITMAPS]) for axis in (0, 1))
+    values = torch.ones(len(BITMAPS), most, dtype=torch.int16)
+    return Sprites(padded[..., 0], padded[..., 1], values, height, width, levels=1, threshold=0)
+
+
+def shape_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:
+    """The sequences of one split; the three splits never share one."""
+    return Scenes(config, shape_sprites(), split, seed, device)
+
+
+def flying_shapes(
+    num: int,
+    objects: int = 3,
+    frames: int = 21,
+    seed: int = 0,
+    split: Split = "training",
+    device: torch.device | str = "cpu",
+    start: int = 0,
+    height: int = 28,
+    width: int = 28,
+    velocities: Sequence[int] = (-1, 0, 1),
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """Sequences of shapes that fly in straight lines and bounce off the walls.
+
+    Each shape is drawn uniformly of three, with replacement; its corner uniformly over all places where it fits; its
+    velocity uniformly, for each axis. The image is the union of the shapes: none hides another.
+
+    Args:
+        num: How many sequences.
+        objects: Shapes in each.
+        frames: Frames in each.
+        seed: Together with the split and its index, names a sequence, the same on every device.
+        split: "training", "validation" or "test"; they share no sequence, even under different seeds.
+        device: Where to make them.
+        start: Index of the first sequence.
+        height: Of a frame, in pixels.
+        width: Of a frame, in pixels.
+        velocities: What each axis's velocity is drawn from, in pixels per frame.
+        dtype: Of the frames, whose values are 0 and 1; uint8 needs a quarter of the memory.
+
+    Returns:
+        Frames (T,N,1,H,W), and groups (T,N,H,W) uint8: 1 .. objects, 0 where no shape or more than one is.
+    """
+    config = DataConfig("flying-shapes", objects, frames, height, width, tuple(velocities))
+    return shape_scenes(config, split, seed, device).make(num, start, dtype)
+
+
+def static_shapes(
+    num: int,
+    objects: int = 3,
+    seed: int = 0,
+    split: Split = "training",
+    device: torch.device | str = "cpu",
+    start: int = 0,
+    height: int = 28,
+    width: int = 28,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """Images of shapes: the first frames of :func:`flying_shapes`, with the same arguments and T = 1."""
+    config = DataConfig("static-shapes", objects, 1, height, width)
+    return shape_scenes(config, split, seed, device).make(num, start, dtype)

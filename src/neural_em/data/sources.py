@@ -1,0 +1,206 @@
+"""One image, folder of images, GIF, video or array as a stream of frames at their own size, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_em.data import arrays, images, video
+from neural_em.data.files import existing
+from neural_em.data.fitting import Frame
+from neural_em.errors import refuse
+
+ANIMATIONS = frozenset({".gif", ".apng"})
+CLIPS = ANIMATIONS | video.SUFFIXES | arrays.SUFFIXES  # files that hold a clip each
+_ACCEPTED = "an image, a folder of images, a GIF, a video or a NumPy array"
+
+
+class Source(ABC):
+    """A clip: its frames one by one, each (H,W,C), uint8 or float32 in [0, 1], at its own size.
+
+    Attributes:
+        name: The file or folder.
+        length: Number of frames; ``None`` where only decoding would tell (see :meth:`count`).
+        colour: Whether the frames have three channels.
+        fps: Frames per second, where the file says so.
+    """
+
+    name: str
+    length: int | None
+    colour: bool
+    fps: float | None = None
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames, in order; only one is held at a time."""
+
+    def count(self) -> int:
+        """Number of frames, by decoding them where nothing else tells."""
+        return self.length if self.length is not None else sum(1 for _ in self)
+
+    def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
+        """The frames with the given increasing numbers."""
+        numbers = iter(wanted)
+        number = next(numbers, None)
+        frames = iter(self)
+        for position, frame in enumerate(frames):
+            if number is None:
+                break
+            if position == number:
+                yield frame
+                number = next(numbers, None)
+        if number is not None:
+            refuse(self.name, f"at least {number + 1} frames", "fewer")
+
+    def frame_name(self, number: int) -> str:
+        """What to call a frame in an error or an output file."""
+        return f"{self.name}: frame {number}"
+
+    def stems(self) -> list[str] | None:
+        """The frames' own names without suffix, where each is a file."""
+        return None
+
+
+class ImageSource(Source):
+    """Image files, in the given order."""
+
+    def __init__(self, name: str, paths: list[Path]) -> None:
+        """The files' headers are read when their colours are asked for, their pixels one by one."""
+        self.name, self.paths, self.length = name, paths, len(paths)
+        self.colour = any(images.is_colour(path) for path in paths)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames."""
+        return map(images.read_image, self.paths)
+
+    def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
+        """Reads only the files that are wanted."""
+        return (images.read_image(self.paths[number]) for number in wanted)
+
+    def frame_name(self, number: int) -> str:
+        """The file."""
+        return str(self.paths[number])
+
+    def stems(self) -> list[str]:
+        """The files' names without suffix."""
+        return [path.stem for path in self.paths]
+
+
+class AnimationSource(Source):
+    """A GIF, or another image file with several frames."""
+
+    def __init__(self, path: Path) -> None:
+        """Counts the frames."""
+        self.name, self.colour, self._path = str(path), True, path
+        with images.opened(path) as image:
+            self.length = self._frames = int(getattr(image, "n_frames", 1))
+            duration = image.info.get("duration")
+        self.fps = 1000 / duration if isinstance(duration, int | float) and duration > 0 else None
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames."""
+        with images.opened(self._path) as image:
+            for number in range(self._frames):
+                image.seek(number)
+                yield images.to_frame(image, self.frame_name(number))
+
+
+class ArraySource(Source):
+    """Frames (T,H,W,C) of an array, which may lie on the disk."""
+
+    def __init__(self, name: str, clip: NDArray[Any], top: int) -> None:
+        """``top`` is what stands for 1.0 in the array."""
+        self.name, self.length, self.colour = name, len(clip), clip.shape[-1] == 3
+        self._clip, self._top = clip, top
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames."""
+        return self.take(range(len(self._clip)))
+
+    def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
+        """Reads only the frames that are wanted."""
+        return (arrays.to_frame(np.asarray(self._clip[i]), self._top, self.frame_name(i)) for i in wanted)
+
+
+class VideoSource(Source):
+    """A video file, decoded as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads what the file says about itself."""
+        self.name, self.colour, self.length, self._path = str(path), True, None, path
+        self.fps = video.frames_per_second(path)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames."""
+        return video.read_frames(self._path)
+
+    def count(self) -> int:
+        """Decodes the file once, without keeping anything."""
+        self.length = video.count_frames(self._path) if self.length is None else self.length
+        return self.length
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """One clip, by its name: an image, a folder of images in natural order, a GIF, a video or a NumPy array.
+
+    To bring its frames to a model's size, use a :class:`~neural_em.data.fitting.Fitting`.
+    """
+    clips = open_clips(path)
+    if len(clips) != 1:
+        refuse(os.fspath(path), f"one clip: {_ACCEPTED}", f"{len(clips)} clips")
+    return clips[0]
+
+
+def open_clips(path: str | os.PathLike[str], leave_out: Path | None = None) -> list[Source]:
+    """All clips that a path holds: one, or those in a folder of frame folders or of clip files, or in an array.
+
+    Args:
+        path: The file or folder.
+        leave_out: A folder inside it that is something else (its masks).
+    """
+    found = existing(path)
+    if found.is_dir():
+        return _open_folder(found, leave_out)
+    suffix = found.suffix.lower()
+    if suffix in arrays.SUFFIXES:
+        array = arrays.open_array(found)
+        top = arrays.largest(array)
+        clips = arrays.as_clips(array, str(found))
+        names = [str(found)] if len(clips) == 1 else [f"{found}[{i}]" for i in range(len(clips))]
+        return [ArraySource(name, clip, top) for name, clip in zip(names, clips, strict=True)]
+    if suffix in video.SUFFIXES:
+        return [VideoSource(found)]
+    if suffix in ANIMATIONS or (suffix in images.SUFFIXES and images.is_animated(found)):
+        return [AnimationSource(found)]
+    if suffix in images.SUFFIXES:
+        return [ImageSource(str(found), [found])]
+    refuse(str(found), _ACCEPTED, f"a file with suffix {suffix!r}" if suffix else "a file without suffix")
+
+
+def _open_folder(folder: Path, leave_out: Path | None) -> list[Source]:
+    entries = [entry for entry in images.visible(folder) if leave_out is None or entry.resolve() != leave_out.resolve()]
+    pictures = [entry for entry in entries if entry.suffix.lower() in images.SUFFIXES and not entry.is_dir()]
+    clips = [entry for entry in entries if entry.is_dir() or entry.suffix.lower() in CLIPS]
+    if pictures and clips:
+        refuse(str(folder), "images or clips in a folder, not both", f"{pictures[0].name} and {clips[0].name}")
+    if pictures:
+        return [ImageSource(str(folder), pictures)]
+    if not clips:
+        refuse(str(folder), "images, frame folders or clips in this folder", "none")
+    return [_open_clip(entry) for entry in clips]
+
+
+def _open_clip(entry: Path) -> Source:
+    """A clip inside a folder; a folder here must hold images, so links that lead in circles end at once."""
+    if not entry.is_dir():
+        return open_source(entry)
+    pictures = [path for path in images.visible(entry) if path.suffix.lower() in images.SUFFIXES and not path.is_dir()]
+    if not pictures:
+        refuse(str(entry), "images in this frame folder", "none")
+    return ImageSource(str(entry), pictures)
