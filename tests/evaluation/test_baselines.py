@@ -24,7 +24,7 @@ def test_connected_components_finds_separate_squares() -> None:
     one, one_groups = squares((0, 0), (10, 10), (20, 3))
     two, two_groups = squares((3, 3), (20, 20))
     frames, groups = torch.cat([one, two]), torch.cat([one_groups, two_groups])
-    found = connected_components(frames)
+    found = connected_components(frames, threshold=0.5)
     assert adjusted_rand_index(groups, found).tolist() == [1.0, 1.0]
     assert [sorted(image.unique().tolist()) for image in found] == [[0, 1, 2, 3], [0, 1, 2]]
     assert (found[frames[:, 0] == 0] == 0).all()
@@ -38,7 +38,7 @@ def test_connected_components_joins_what_touches() -> None:
 def test_connected_components_of_a_stack_are_those_of_its_images() -> None:
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand(20, 2, 9, 11, generator=generator) - 0.15
-    found = connected_components(frames)
+    found = connected_components(frames, threshold=0.5)
     for image, patches in zip(frames, found, strict=True):
         alone, count = ndimage.label((image > 0.5).any(dim=0).numpy(), [[1, 1, 1]] * 3)
         assert int(patches.max()) == count

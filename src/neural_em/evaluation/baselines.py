@@ -9,7 +9,7 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.errors import refuse
 
-ON = 0.5  # pixels above are part of some object
+ON = 0.25  # pixels above are part of some object: fits binary frames and grey digits
 _IMAGES = 128  # images grouped at a time: what a CPU's cache holds
 
 

@@ -1,0 +1,230 @@
+"""Runs a model over a data set and scores every step of every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neural_em import randomness
+from neural_em.data.dataset import Batch, Dataset
+from neural_em.errors import refuse
+from neural_em.evaluation.baselines import connected_components, k_means
+from neural_em.evaluation.matching import matched_iou, object_mean
+from neural_em.evaluation.metrics import confidence, grouping_scores
+from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
+from neural_em.model import NeuralEM
+
+_STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
+_NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How to evaluate.
+
+    Attributes:
+        components: K; need not be what the model was trained with.
+        steps: EM steps; ``None``: one for each frame but the first, or the model's own number on a single image.
+        static: look at frame 0 only, repeated.
+        starts: random starts for each sequence.
+        seed: of the starts, of the noise and of the k-means baseline.
+        limit: score the first so many sequences only; ``None``: all of them.
+        batch_size: sequences at a time, fewer where frames are large; changes memory and speed, no result.
+        baselines: score connected components and k-means on the last step's frames too.
+    """
+
+    components: int
+    steps: int | None = None
+    static: bool = False
+    starts: int = 1
+    seed: int = 0
+    limit: int | None = None
+    batch_size: int = 500
+    baselines: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that cannot be."""
+        for name in ("components", "steps", "starts", "limit", "batch_size"):
+            value = getattr(self, name)
+            if value is None and name in ("steps", "limit"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                refuse(name, "an integer >= 1", repr(value))
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            refuse("seed", "an integer", repr(self.seed))
+
+
+def evaluate(
+    model: NeuralEM, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Scores the model on the data set; on the model's device, in batches, with draws that belong to the sequence.
+
+    Without true groups only losses and confidence are given.
+
+    Args:
+        model: Gives ``frames``, ``draw``, ``start`` and ``step``.
+        dataset: Sequences, with groups or without.
+        config: How to evaluate.
+        progress: Called with the number of sequences done and of all.
+    """
+    size = min(len(dataset), config.limit or len(dataset))
+    if size == 0:
+        refuse("data", "at least one sequence", 0)
+    parts, batch_size = [], _batch_size(model, dataset, config)
+    with _evaluating(model):
+        for first in range(0, size, batch_size):
+            indices = torch.arange(first, min(first + batch_size, size))
+            parts.append(_evaluate_batch(model, dataset.batch(indices), indices, config))
+            if progress is not None:
+                progress(first + len(indices), size)
+    # the sequences are the last axis of every array
+    arrays = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    return _result(arrays, config, _loss_weights(model, arrays["total"].shape[1]), dataset.note)
+
+
+def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> int:
+    """Sequences at a time: what was asked for, or as many as keep all steps' psi within the memory meant for it."""
+    T, C, H, W = dataset.shape
+    limit = _NUMBERS["cuda" if next(model.parameters()).is_cuda else "cpu"]
+    steps = config.steps or (model.config.steps if config.static or T == 1 else T - 1)
+    return max(1, min(config.batch_size, limit // (steps * config.components * C * H * W)))
+
+
+@contextmanager
+def _evaluating(model: NeuralEM) -> Iterator[None]:
+    """No gradients, and the model's mode put back afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: EvaluationConfig) -> Arrays:
+    """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
+    weight = next(model.parameters())
+    device = weight.device
+    frames = batch.frames[:1] if config.static else batch.frames
+    x = model.frames(frames.to(weight), config.steps)
+    groups = None if batch.groups is None else _next_groups(batch.groups.to(device), len(x) - 1, config.static)
+    starts = []
+    for start in range(config.starts):
+        keys = randomness.keys(config.seed, _STARTS, start, indices, device=device)
+        starts.append(_evaluate_start(model, x, groups, keys, config.components))
+    arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
+    if groups is not None:
+        arrays["scored"] = (groups != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
+        if config.baselines:
+            keys = randomness.keys(config.seed, _BASELINE, indices, device=device)
+            arrays |= _baselines(x[-1], groups[-1], config.components, keys)
+    return arrays
+
+
+def _evaluate_start(model: NeuralEM, x: Tensor, groups: Tensor | None, keys: Tensor, components: int) -> Arrays:
+    """One start of sequences x (T+1,B,C,H,W), scored against the groups (T,B,H,W) of the frames from the second on."""
+    T = len(x) - 1
+    x_noisy, gamma = model.draw(x, components, keys)
+    state = model.start(x[0], components, gamma)
+    infos, certain, assignment = [], [], []
+    for t in range(T):
+        state, info = model.step(state, x_noisy[t], x[t + 1], check=False)  # `frames` has looked at all of them
+        infos.append(info)
+        certain.append(confidence(state.gamma, None if groups is None else groups[t]))
+        assignment.append(state.gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if components <= 256 else torch.int32))
+    scores = {name: torch.stack(steps) for name, *steps in zip(infos[0]._fields, *infos, strict=True)}
+    scores["confidence"] = torch.stack(certain)
+    if groups is not None:
+        scores |= _grouping(groups, torch.stack(assignment))
+    return {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}
+
+
+def _grouping(groups: Tensor, assignment: Tensor) -> dict[str, Tensor]:
+    """Scores of each frame (T,B) and of whole sequences (B,), where a component has to stay with its object."""
+    T, B = groups.shape[:2]
+    frames = groups.flatten(0, 1), assignment.flatten(0, 1)
+    sequences = groups.transpose(0, 1).flatten(1), assignment.transpose(0, 1).flatten(1)
+    scores = {}
+    for prefix, maps, shape in (("", frames, (T, B)), ("sequence_", sequences, (B,))):
+        for name, score in grouping_scores(*maps)._asdict().items():
+            scores[prefix + name] = score.view(shape)
+        scores[prefix + "iou"] = object_mean(matched_iou(*maps)).view(shape)
+    return scores
+
+
+def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) -> Arrays:
+    """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step."""
+    found = {
+        "connected components": connected_components(frames),
+        "k-means": k_means(frames, components, keys),
+    }
+    scores = {}
+    for baseline, assignment in found.items():
+        for name, score in grouping_scores(groups, assignment)._asdict().items():
+            scores[f"baseline:{baseline}:{name}"] = score.cpu().numpy()
+        scores[f"baseline:{baseline}:iou"] = object_mean(matched_iou(groups, assignment)).cpu().numpy()
+    return scores
+
+
+def _next_groups(groups: Tensor, steps: int, static: bool) -> Tensor:
+    """The groups (T,B,H,W) that each step's assignment is scored against: those of the next frame."""
+    if static or len(groups) == 1:
+        return groups[:1].expand(steps, *groups.shape[1:])
+    return groups[1 : steps + 1]
+
+
+def _loss_weights(model: NeuralEM, steps: int) -> np.ndarray:
+    """How much each step's loss counts when starts are compared: as in training, or evenly where that does not fit."""
+    chosen = model.config.loss_steps
+    if chosen == "last":
+        return np.eye(steps)[-1]
+    if chosen != "every" and len(chosen) == steps:
+        return np.asarray(chosen, dtype=np.float64)
+    return np.ones(steps)
+
+
+def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note: str) -> Result:
+    steps = {name: array for name, array in arrays.items() if array.ndim == 3 and name != "scored"}  # (S,T,N)
+    whole = {name.removeprefix("sequence_"): array for name, array in arrays.items() if name.startswith("sequence_")}
+    baselines: dict[str, dict[str, Summary]] = {}
+    for key in (key for key in arrays if key.startswith("baseline:")):
+        _, baseline, name = key.split(":")
+        baselines.setdefault(baseline, {})[name] = Summary.of(arrays[key])
+    scored = arrays.get("scored")
+    _, T, N = steps["total"].shape
+    loss = np.einsum("stn,t->sn", steps["total"], weights)
+    return Result(
+        settings={field.name: getattr(config, field.name) for field in fields(config)},
+        note=note,
+        sequences=N,
+        steps=T,
+        has_groups=scored is not None,
+        unscored_images=0 if scored is None else int((~scored).sum()),
+        unscored_sequences=0 if scored is None else int((~scored.any(axis=1)).sum()),
+        curves={name: Curve.of(array) for name, array in steps.items()},
+        last_step={name: Summary.of(array[:, -1]) for name, array in steps.items()},
+        mean_over_steps={name: Summary.of(_mean_over_steps(array)) for name, array in steps.items()},
+        whole_sequence={name: Summary.of(array) for name, array in whole.items()},
+        starts={name: StartSpread.of(array[:, -1], loss) for name, array in steps.items()} if config.starts > 1 else {},
+        baselines=baselines,
+        per_sequence={name: tuple(map(_number, array[0, -1])) for name, array in steps.items()},
+    )
+
+
+def _mean_over_steps(array: np.ndarray) -> np.ndarray:
+    """(S,T,N) -> (S,N), over the steps that have a score; NaN where none has."""
+    known = ~np.isnan(array)
+    count = known.sum(axis=1)
+    total = np.where(known, array, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 6) if np.isfinite(value) else None

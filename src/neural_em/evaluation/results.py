@@ -1,0 +1,239 @@
+"""What an evaluation found, as plain data: means, quartiles and curves, never just one number; as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.storage.weights import write_whole
+
+FORMAT = 1
+MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
+QUARTILES = (0.25, 0.5, 0.75)
+COLUMNS = ("section", "score", "step", "mean", "lower_quartile", "median", "upper_quartile", "count")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and quartiles of the values that are numbers, and how many these are; ``None`` where there is none."""
+
+    mean: float | None
+    lower_quartile: float | None
+    median: float | None
+    upper_quartile: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Summary:
+        """Summary of all values that are not NaN."""
+        known = values[~np.isnan(values)]
+        if known.size == 0:
+            return cls(None, None, None, None, 0)
+        with np.errstate(invalid="ignore"):  # between infinities there is no quartile
+            lower, median, upper = (_finite(quartile) for quartile in np.quantile(known, QUARTILES))
+        return cls(_finite(known.mean()), lower, median, upper, known.size)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A summary for each step."""
+
+    mean: tuple[float | None, ...]
+    lower_quartile: tuple[float | None, ...]
+    median: tuple[float | None, ...]
+    upper_quartile: tuple[float | None, ...]
+    count: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Curve:
+        """Curve of values (S,T,N) over T."""
+        steps = [dataclasses.astuple(Summary.of(values[:, t])) for t in range(values.shape[1])]
+        return cls(*zip(*steps, strict=True))
+
+    def at(self, step: int) -> Summary:
+        """The summary of one step."""
+        return Summary(*(getattr(self, field.name)[step] for field in dataclasses.fields(self)))
+
+
+@dataclass(frozen=True)
+class StartSpread:
+    """How much the last step's score depends on the random start.
+
+    Attributes:
+        means: the mean over the sequences for each start.
+        deviation: sample standard deviation between a sequence's starts, averaged over the sequences.
+        lowest_loss: the score of each sequence's start with the lowest loss.
+    """
+
+    means: tuple[float | None, ...]
+    deviation: float | None
+    lowest_loss: Summary
+
+    @classmethod
+    def of(cls, values: np.ndarray, loss: np.ndarray) -> StartSpread:
+        """Spread of values (S,N), S > 1, whose starts have these losses (S,N)."""
+        known = values[:, ~np.isnan(values).any(axis=0)]
+        deviation = _finite(known.std(axis=0, ddof=1).mean()) if known.size else None
+        lowest = np.where(np.isnan(loss), np.inf, loss).argmin(axis=0)
+        chosen = np.take_along_axis(values, lowest[None], axis=0)[0]
+        return cls(tuple(Summary.of(start).mean for start in values), deviation, Summary.of(chosen))
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything one evaluation found; sequences and starts are pooled unless a field says otherwise.
+
+    Scores are ``ami_max``, ``ami_arithmetic``, ``ari``, ``iou`` (matched, mean over objects) and ``confidence``;
+    losses are ``total``, ``intra``, ``inter`` and ``upper_bound`` (next-step prediction error).
+
+    Attributes:
+        settings: the evaluation's config.
+        note: what a reader has to know about the data.
+        sequences: how many were evaluated.
+        steps: EM steps on each.
+        has_groups: whether the true groups were known; without them there are losses and confidence only.
+        unscored_images: frames, of sequences x steps, in which nothing is scored; they are in no mean.
+        unscored_sequences: sequences in which nothing is scored in any frame.
+        curves: each step.
+        last_step: the last step.
+        mean_over_steps: each sequence's mean over its steps, the first ones included.
+        whole_sequence: all steps of a sequence as one image, where a swap of two components costs.
+        starts: spread over the starts; empty for a single start.
+        baselines: groupings without learning, on the last step's frames.
+        per_sequence: last-step values of the first start, in the order of the data set's indices.
+    """
+
+    settings: Mapping[str, Any]
+    note: str
+    sequences: int
+    steps: int
+    has_groups: bool
+    unscored_images: int
+    unscored_sequences: int
+    curves: Mapping[str, Curve]
+    last_step: Mapping[str, Summary]
+    mean_over_steps: Mapping[str, Summary]
+    whole_sequence: Mapping[str, Summary]
+    starts: Mapping[str, StartSpread]
+    baselines: Mapping[str, Mapping[str, Summary]]
+    per_sequence: Mapping[str, tuple[float | None, ...]]
+
+    def examples(self, score: str | None = None) -> dict[str, int]:
+        """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
+
+        Args:
+            score: By what to choose; ``None``: AMI(max), or the smallest loss where there are no groups.
+        """
+        score = score or ("ami_max" if self.has_groups else "total")
+        if score not in self.per_sequence:
+            unknown("score", score, self.per_sequence)
+        values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
+        if np.isnan(values).all():
+            refuse(score, "at least one sequence with a value", "none")
+        if score in ("total", "intra", "inter", "upper_bound"):
+            values = -values
+        typical = np.nanargmin(np.abs(values - np.nanmedian(values)))
+        return {"best": int(np.nanargmax(values)), "typical": int(typical), "worst": int(np.nanargmin(values))}
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """All summaries in one long table; see COLUMNS. Steps count from 1."""
+        for name, curve in self.curves.items():
+            for step in range(self.steps):
+                yield ("step", name, step + 1, *dataclasses.astuple(curve.at(step)))
+        sections = {
+            "last step": self.last_step,
+            "mean over steps": self.mean_over_steps,
+            "whole sequence": self.whole_sequence,
+            "start with the lowest loss": {name: spread.lowest_loss for name, spread in self.starts.items()},
+            **{f"baseline: {name}": scores for name, scores in self.baselines.items()},
+        }
+        for section, summaries in sections.items():
+            for name, summary in summaries.items():
+                yield (section, name, None, *dataclasses.astuple(summary))
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """The result as plain dictionaries and lists, ready for JSON."""
+    return {"format": FORMAT, **dataclasses.asdict(result)}
+
+
+def from_dict(values: Mapping[str, Any], where: str = "result") -> Result:
+    """The result that `to_dict` wrote."""
+    if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+        got = values.get("format") if isinstance(values, Mapping) else type(values).__name__
+        refuse(where, f"an evaluation result of format {FORMAT}", f"{got!r}")
+    try:
+        given = {field.name: values[field.name] for field in dataclasses.fields(Result)}
+        for name in ("last_step", "mean_over_steps", "whole_sequence"):
+            given[name] = _summaries(given[name])
+        given["baselines"] = {name: _summaries(scores) for name, scores in given["baselines"].items()}
+        given["curves"] = {name: Curve(**_tuples(curve)) for name, curve in given["curves"].items()}
+        given["starts"] = {
+            name: StartSpread(**{**_tuples(spread), "lowest_loss": Summary(**spread["lowest_loss"])})
+            for name, spread in given["starts"].items()
+        }
+        given["per_sequence"] = _tuples(given["per_sequence"])
+        return Result(**given)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NeuralEMError(f"{where}: not a whole evaluation result: {error}") from None
+
+
+def write_json(result: Result, path: str | os.PathLike[str]) -> None:
+    """Writes the whole result; the file is there whole or not at all."""
+    write_whole(path, (json.dumps(to_dict(result), indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: str | os.PathLike[str]) -> Result:
+    """Reads what `write_json` wrote."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            refuse(str(path), f"a result of at most {MAX_BYTES} bytes", f"{path.stat().st_size} bytes")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NeuralEMError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise NeuralEMError(f"{path}: not a result in JSON: {str(error).splitlines()[0]}") from None
+    return from_dict(values, str(path))
+
+
+def write_csv(result: Result, path: str | os.PathLike[str]) -> None:
+    """Writes the curves and summaries, one a row; see COLUMNS."""
+    write_whole(path, _csv(COLUMNS, result.rows()))
+
+
+def write_sequences_csv(result: Result, path: str | os.PathLike[str]) -> None:
+    """Writes the last-step values of the first start, one sequence a row."""
+    names = list(result.per_sequence)
+    columns = zip(range(result.sequences), *result.per_sequence.values(), strict=True)
+    write_whole(path, _csv(("index", *names), columns))
+
+
+def _csv(header: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)  # None is an empty cell
+    return text.getvalue().encode()
+
+
+def _summaries(values: Mapping[str, Any]) -> dict[str, Summary]:
+    return {name: Summary(**summary) for name, summary in values.items()}
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()}
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None

@@ -1,0 +1,165 @@
+"""Several runs' results as mean and deviation, and results as text for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from neural_em.errors import refuse
+from neural_em.evaluation.results import Result, Summary
+
+TITLES = {
+    "ami_max": "AMI (max)",
+    "ami_arithmetic": "AMI (arithmetic)",
+    "ari": "ARI",
+    "iou": "matched IoU",
+    "confidence": "confidence",
+    "upper_bound": "next-step error",
+    "total": "loss",
+    "intra": "  intra-cluster",
+    "inter": "  inter-cluster",
+}
+_SAME = ("components", "static")  # what runs that are averaged must share, beside their steps
+
+
+@dataclass(frozen=True)
+class MeanDeviation:
+    """Mean and sample standard deviation over runs; no deviation for a single run, neither for none."""
+
+    mean: float | None
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> MeanDeviation:
+        """Of the values that are there."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return cls(None, None, 0)
+        mean = math.fsum(known) / len(known)
+        if len(known) == 1:
+            return cls(mean, None, 1)
+        return cls(mean, math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)), len(known))
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Several runs evaluated alike: the mean and deviation of their means.
+
+    Attributes:
+        runs: how many.
+        sequences: evaluated in each run.
+        steps: EM steps.
+        sections: ``last step``, ``mean over steps``, ``whole sequence``, ``start with the lowest loss`` and
+            ``baseline: ...``, each with its scores.
+        curves: each score's value at each step.
+    """
+
+    runs: int
+    sequences: int
+    steps: int
+    sections: Mapping[str, Mapping[str, MeanDeviation]]
+    curves: Mapping[str, tuple[MeanDeviation, ...]]
+
+
+def aggregate(results: Sequence[Result]) -> Aggregate:
+    """Mean and deviation over runs that were evaluated alike."""
+    if not results:
+        refuse("results", "at least one", 0)
+    first = results[0]
+    for result in results[1:]:
+        for name in _SAME:
+            if result.settings[name] != first.settings[name]:
+                refuse(name, f"the same in every run, {first.settings[name]}", result.settings[name])
+        if (result.sequences, result.steps) != (first.sequences, first.steps):
+            refuse("sequences and steps", f"the same in every run, {first.sequences} and {first.steps}",
+                   f"{result.sequences} and {result.steps}")  # fmt: skip
+    values: dict[tuple[str, str, int | None], list[float | None]] = {}
+    for result in results:
+        for section, name, step, mean, *_ in result.rows():
+            values.setdefault((section, name, step), []).append(mean)
+    sections: dict[str, dict[str, MeanDeviation]] = {}
+    curves: dict[str, tuple[MeanDeviation, ...]] = {}
+    for (section, name, _), means in values.items():
+        if section == "step":
+            curves[name] = (*curves.get(name, ()), MeanDeviation.of(means))
+        else:
+            sections.setdefault(section, {})[name] = MeanDeviation.of(means)
+    return Aggregate(len(results), first.sequences, first.steps, sections, curves)
+
+
+def result_table(result: Result) -> str:
+    """One result as a table for the terminal: every score's last step with quartiles, and what stands beside it."""
+    columns: dict[str, Callable[[str], str]] = {
+        "last step": lambda name: _mean(result.last_step.get(name)),
+        "quartiles": lambda name: _quartiles(result.last_step.get(name)),
+        "mean over steps": lambda name: _mean(result.mean_over_steps.get(name)),
+    }
+    if result.whole_sequence:
+        columns["whole sequence"] = lambda name: _mean(result.whole_sequence.get(name))
+    if result.starts:
+        spreads = result.starts
+        columns["± over starts"] = lambda name: _text(spreads[name].deviation)
+        columns["lowest loss"] = lambda name: _mean(spreads[name].lowest_loss)
+    for title, scores in result.baselines.items():
+        columns[title] = lambda name, scores=scores: _mean(scores.get(name))  # type: ignore[misc]
+    names = [name for name in TITLES if name in result.last_step]
+    lines = [f"{_counted(result.sequences, 'sequence')}, {_counted(result.steps, 'step')}, "
+             f"{_counted(result.settings['components'], 'component')}, "
+             f"{_counted(result.settings['starts'], 'start')}"]  # fmt: skip
+    lines.append(_table(["", *columns], [[TITLES[name], *(cell(name) for cell in columns.values())] for name in names]))
+    if result.unscored_images:
+        lines.append(f"nothing to score in {_counted(result.unscored_images, 'image')}, "
+                     f"{_counted(result.unscored_sequences, 'whole sequence')}; left out")  # fmt: skip
+    if not result.has_groups:
+        lines.append("no true groups: losses and confidence only")
+    if result.note:
+        lines.append(result.note)
+    return "\n".join(lines)
+
+
+def aggregate_table(runs: Aggregate) -> str:
+    """Several runs as a table for the terminal: mean ± sample standard deviation."""
+    names = [name for name in TITLES if name in runs.curves]
+    rows = [
+        [TITLES[name], *(_deviation(scores.get(name)) for scores in runs.sections.values())] for name in names
+    ]  # fmt: skip
+    title = f"{_counted(runs.runs, 'run')} of {_counted(runs.sequences, 'sequence')}, {_counted(runs.steps, 'step')}"
+    return "\n".join([title, _table(["", *runs.sections], rows)])
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """The first column to the left, the others to the right."""
+    widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width)
+                  for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+        for line in [header, *rows]
+    )  # fmt: skip
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _mean(summary: Summary | None) -> str:
+    return _text(None if summary is None else summary.mean)
+
+
+def _quartiles(summary: Summary | None) -> str:
+    if summary is None:
+        return _text(None)
+    return " ".join(_text(value) for value in (summary.lower_quartile, summary.median, summary.upper_quartile))
+
+
+def _deviation(value: MeanDeviation | None) -> str:
+    if value is None or value.deviation is None:
+        return _text(None if value is None else value.mean)
+    return f"{_text(value.mean)} ± {_text(value.deviation)}"
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
