@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 
 from neural_em.errors import refuse
+
+LARGEST = sys.float_info.max
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -17,16 +19,15 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         refuse(name, expected, repr(value))
-    if value < least or (most is not None and value > most):
+    number = int(value)
+    if number < least or (most is not None and number > most):
         refuse(name, expected, repr(value))
-    return int(value)
+    return number
 
 
-def check_number(name: str, value: Any, expected: str, least: float = -math.inf, most: float = math.inf) -> None:
+def check_number(name: str, value: Any, expected: str, least: float = -LARGEST, most: float = LARGEST) -> None:
     """Refuses what is not a finite number in the range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        refuse(name, expected, repr(value))
-    if not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         refuse(name, expected, repr(value))
 
 

@@ -13,6 +13,7 @@ DISTRIBUTIONS = ("bernoulli", "gaussian")
 M_STEPS = ("recurrent", "gradient")
 CHANNEL_RULES = ("product", "sum")
 LOSS_STEPS = ("every", "last")
+SMALLEST = {"channels": 1, "height": 1, "width": 1, "theta_size": 1, "hidden": 0, "steps": 1}
 MAX_SIZE = 1 << 16
 MAX_FRAME = 1 << 28
 
@@ -64,9 +65,6 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built."""
-        for name in ("convolutions", "loss_steps"):  # lists become tuples, so that equal configs are equal
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_sizes()
         for name in ("layer_norm", "normalize_input", "gamma_gradient"):
             check_flag(f"model.{name}", getattr(self, name))
@@ -84,13 +82,17 @@ class ModelConfig:
         self._check_loss_steps()
 
     def _check_sizes(self) -> None:
-        if not isinstance(self.convolutions, tuple) or len(self.convolutions) > 12:
+        if not isinstance(self.convolutions, tuple | list) or len(self.convolutions) > 12:
             refuse("model.convolutions", "at most 12 layers' channels", repr(self.convolutions))
-        sizes = {name: getattr(self, name) for name in ("channels", "height", "width", "theta_size", "steps")}
-        sizes |= {f"convolutions[{i}]": size for i, size in enumerate(self.convolutions)}
-        for name, size in sizes.items():
-            check_integer(f"model.{name}", size, 1, MAX_SIZE)
-        check_integer("model.hidden", self.hidden, 0, MAX_SIZE)
+        sizes: dict[str, object] = {
+            name: check_integer(f"model.{name}", getattr(self, name), least, MAX_SIZE)
+            for name, least in SMALLEST.items()
+        }
+        sizes["convolutions"] = tuple(
+            check_integer(f"model.convolutions[{i}]", size, 1, MAX_SIZE) for i, size in enumerate(self.convolutions)
+        )
+        for name, value in sizes.items():  # Python's own integers and tuples, so that equal configs are equal
+            object.__setattr__(self, name, value)
         values = self.channels * self.height * self.width
         if values > MAX_FRAME:  # so that no layer's size overflows 64 bits, whatever a file says
             refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
@@ -100,10 +102,11 @@ class ModelConfig:
             if self.loss_steps not in LOSS_STEPS:
                 unknown("model.loss_steps", self.loss_steps, LOSS_STEPS)
             return
-        if not isinstance(self.loss_steps, tuple) or not self.loss_steps:
+        if not isinstance(self.loss_steps, tuple | list) or not self.loss_steps:
             refuse("model.loss_steps", "every, last or one weight for each step", repr(self.loss_steps))
         for i, weight in enumerate(self.loss_steps):
             check_number(f"model.loss_steps[{i}]", weight, "a finite number")
+        object.__setattr__(self, "loss_steps", tuple(self.loss_steps))
 
 
 PRESETS: dict[str, ModelConfig] = {

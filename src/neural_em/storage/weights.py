@@ -56,7 +56,8 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Ne
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
-            refuse(f"{path}: weights {name}", f"shape {expected.get(name)}", f"{found.get(name)}")
+            wanted = f"shape {expected[name]}" if name in expected else "none of that name"
+            refuse(f"{path}: weights {name}", wanted, f"shape {found[name]}" if name in found else "none")
     if len({tensor.dtype for tensor in tensors.values()}) != 1:
         refuse(f"{path}: weights", "one type for all", sorted({str(tensor.dtype) for tensor in tensors.values()}))
     weights = {name: full_precision(tensor, f"{path}: weights {name}") for name, tensor in tensors.items()}
