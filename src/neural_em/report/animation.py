@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
 from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.report.colours import LIMIT, Pixels, palette
+from neural_em.report.colours import LIMIT, Pixels, distinct, palette
 from neural_em.report.files import replacing
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
 
@@ -99,9 +99,7 @@ def _indexed(pictures: list[Pixels]) -> list[Image.Image]:
 
     The ground, the frames, black, white and the components' colours are exact in any case.
     """
-    packed = np.stack(pictures).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    values, index = np.unique(packed, return_inverse=True)
-    colours: Pixels = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=-1).astype(np.uint8)
+    colours, index = distinct(np.stack(pictures))
     table = colours
     if len(colours) > 256:
         kept = np.concatenate([[GROUND, EDGE, INK, (0, 0, 0), (255, 255, 255)], palette(LIMIT)]).astype(np.uint8)
@@ -110,8 +108,7 @@ def _indexed(pictures: list[Pixels]) -> list[Image.Image]:
         rest = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)
         table = np.concatenate([kept, rest])
     nearest = np.asarray(cKDTree(table.astype(np.float64)).query(colours.astype(np.float64))[1])
-    indices = nearest[index].reshape(packed.shape).astype(np.uint8)
-    images = [Image.fromarray(one, "P") for one in indices]
+    images = [Image.fromarray(one, "P") for one in nearest[index].astype(np.uint8)]
     for image in images:
         image.putpalette(table.tobytes())
     return images

@@ -78,6 +78,14 @@ def colour_groups(groups: Any, background: tuple[int, int, int] = BACKGROUND) ->
     return coloured
 
 
+def distinct(rgb: Pixels) -> tuple[Pixels, NDArray[np.int64]]:
+    """The different colours (n,3) of a picture (...,3), and for every pixel (...) which of them it has."""
+    packed = rgb.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    values, index = np.unique(packed, return_inverse=True)
+    colours: Pixels = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=-1).astype(np.uint8)
+    return colours, index.reshape(packed.shape)
+
+
 def _numbers(name: str, values: Any) -> NDArray[np.float32]:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":

@@ -26,6 +26,7 @@ class SequenceReport:
         psi: each component's prediction, (T,K,C,H,W); shown cut to [0, 1].
         groups: the true groups, (T,H,W), 0 = not scored; or None.
         score: what the sequence scored, or None.
+        score_name: what the score is.
     """
 
     label: str
@@ -34,6 +35,7 @@ class SequenceReport:
     psi: NDArray[np.float32]
     groups: NDArray[Any] | None = None
     score: float | None = None
+    score_name: str = "AMI"
 
     def __post_init__(self) -> None:
         frames, gamma, psi = (np.asarray(array) for array in (self.frames, self.gamma, self.psi))

@@ -1,0 +1,223 @@
+"""One self-contained HTML page about one or several runs: scores, players, curves and configuration."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neural_em.errors import refuse
+from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.files import replacing
+from neural_em.report.panels import SequenceReport
+from neural_em.report.players import player
+from neural_em.report.svg import COLOURS, Line, line_chart
+from neural_em.report.tables import MISSING, number
+
+KEYS = """<p class="note keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd>
+<kbd>End</kbd> jump, in the player last used.</p>"""
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """What a page shows of one run; everything but the name may be empty.
+
+    Attributes:
+        name: what to call the run.
+        config: its settings, nested as they are written.
+        metrics: what training logged, one row an epoch.
+        evaluation: scores, nested; single values are shown, lists are not.
+        curves: scores per step with quartiles, by name.
+        sequences: sequences to step through; those with one label stand side by side over all runs.
+        training_steps: how many steps the model was trained for, marked in the curves; or None.
+    """
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Rows = ()
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    curves: Mapping[str, StepCurve] = field(default_factory=dict)
+    sequences: Sequence[SequenceReport] = ()
+    training_steps: int | None = None
+
+
+def write_page(
+    path: str | os.PathLike[str], runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = ""
+) -> Path:
+    """Writes the page. It loads nothing: style, script and pictures are inside.
+
+    Args:
+        path: the HTML file.
+        runs: the runs to compare; at least one.
+        title: the page's title.
+        lead: a sentence below it; by default the run's name, or how many there are.
+    """
+    path = Path(path)
+    with replacing(path) as temporary:
+        temporary.write_text(render_page(runs, title, lead), encoding="utf-8")
+    return path
+
+
+def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = "") -> str:
+    """The page as text."""
+    if not runs:
+        refuse("runs", "at least one", "none")
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        refuse("runs", "names that differ", ", ".join(names))
+    folder = resources.files("neural_em.report") / "template"
+    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    made = {name: make(runs) for name, make in SECTIONS.items()}
+    made = {name: body for name, body in made.items() if body}
+    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in made)
+    body = "\n".join(f'<section id="{_anchor(name)}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
+    return string.Template(template).substitute(
+        title=html.escape(title),
+        lead=html.escape(lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")),
+        navigation=f'<nav aria-label="Sections">{links}</nav>' if len(made) > 1 else "",
+        body=body,
+        style=style,
+        script=script,
+        # only this very script may run, whatever else finds its way into the page
+        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
+    )
+
+
+def _scores(runs: Sequence[RunReport]) -> str:
+    tables = [flat(run.evaluation, lists=False) for run in runs]
+    return _table(runs, tables, words, _rounded) if any(tables) else ""
+
+
+def _sequences(runs: Sequence[RunReport]) -> str:
+    count = sum(len(run.sequences) for run in runs)
+    if not count:
+        return ""
+    parts = [KEYS]
+    if count > 1:
+        checked = " checked" if len(runs) > 1 else ""
+        parts.append(
+            f'<label class="together"><input type="checkbox" id="together"{checked}> Step all players together</label>'
+        )
+    if len(runs) == 1:
+        players = "\n".join(player(sequence, html.escape(sequence.label)) for sequence in runs[0].sequences)
+        return "\n".join([*parts, f'<div class="players">\n{players}\n</div>'])
+    for label in dict.fromkeys(sequence.label for run in runs for sequence in run.sequences):
+        shown = [
+            player(sequence, _named(index, run))
+            for index, run in enumerate(runs)
+            for sequence in run.sequences
+            if sequence.label == label
+        ]
+        parts.append(f'<h3>{html.escape(label)}</h3>\n<div class="players">\n' + "\n".join(shown) + "\n</div>")
+    return "\n".join(parts)
+
+
+def _curves(runs: Sequence[RunReport]) -> str:
+    charts = []
+    for name in dict.fromkeys(name for run in runs for name in run.curves):
+        lines = [
+            Line(run.name, curve.steps, curve.mean, curve.lower, curve.upper, index)
+            for index, run in enumerate(runs)
+            if (curve := run.curves.get(name)) is not None
+        ]
+        marks = {run.training_steps for run in runs}
+        mark = marks.pop() if len(marks) == 1 else None
+        charts.append(line_chart(words(name), lines, "EM step", mark=mark))
+    if not any(charts):
+        return ""
+    note = '<p class="note">The line is the mean over the data, the band runs from the lower to the upper quartile.</p>'
+    return f'{note}\n<div class="charts">{"".join(charts)}</div>'
+
+
+def _learning(runs: Sequence[RunReport]) -> str:
+    charts = []
+    for title, find in (("Loss", loss_keys), ("Score", score_keys)):
+        keys = list(dict.fromkeys(key for run in runs for key in find(run.metrics)))
+        lines = [
+            Line(
+                words(key) if len(runs) == 1 else f"{run.name}: {words(key)}",
+                *series(run.metrics, key),
+                colour=index if len(runs) > 1 else column,
+                dash=column,
+            )
+            for index, run in enumerate(runs)
+            for column, key in enumerate(keys)
+        ]
+        charts.append(line_chart(title, lines, "epoch") if lines else "")
+    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+
+
+def _config(runs: Sequence[RunReport]) -> str:
+    tables = [flat(run.config) for run in runs]
+    if not any(tables):
+        return ""
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    differing = {key for key in keys if len({repr(table.get(key)) for table in tables}) > 1}
+    whole = _table(runs, tables, marked=differing)
+    if len(runs) == 1:
+        return whole
+    few = [{key: value for key, value in table.items() if key in differing} for table in tables]
+    head = _table(runs, few) if differing else '<p class="note">All runs have the same settings.</p>'
+    return f"{head}<details><summary>All settings</summary>{whole}</details>"
+
+
+SECTIONS: dict[str, Callable[[Sequence[RunReport]], str]] = {
+    "Scores": _scores,
+    "Sequences": _sequences,
+    "Scores per step": _curves,
+    "Learning curves": _learning,
+    "Settings": _config,
+}
+
+
+def flat(values: Mapping[str, Any], lists: bool = True, prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by dotted name, with or without its lists."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, lists, f"{prefix}{key}."))
+        elif lists or not isinstance(value, list | tuple | np.ndarray):
+            found[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _table(
+    runs: Sequence[RunReport],
+    tables: Sequence[Mapping[str, Any]],
+    label: Callable[[str], str] = str,
+    text: Callable[[Any], str] = str,
+    marked: set[str] | frozenset[str] = frozenset(),
+) -> str:
+    """One column a run, one row a name; the marked rows stand out."""
+    head = "".join(f'<th scope="col">{_named(index, run)}</th>' for index, run in enumerate(runs))
+    head = f"<thead><tr><td></td>{head}</tr></thead>" if len(runs) > 1 else ""
+    rows = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        texts = [MISSING if table.get(key) is None else text(table[key]) for table in tables]
+        cells = "".join(f"<td>{html.escape(one)}</td>" for one in texts)
+        style = ' class="differs"' if key in marked else ""
+        rows.append(f'<tr{style}><th scope="row">{html.escape(label(key))}</th>{cells}</tr>')
+    table = f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{table}</div>'
+
+
+def _named(index: int, run: RunReport) -> str:
+    """The run's name, behind a dot in the colour that it has in the charts."""
+    return f'<i class="dot c{index % COLOURS}"></i>{html.escape(run.name)}'
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float | np.floating) and not np.isnan(value) else number(value)
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")

@@ -1,0 +1,71 @@
+"""A sequence as a player inside a page: one PNG sprite for each panel, stepped through by the page's script."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+
+import numpy as np
+from PIL import Image
+
+from neural_em.report.colours import Pixels, distinct, palette
+from neural_em.report.panels import SequenceReport, sprite
+
+ICONS = {
+    "back": '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M3 3h2v10H3zM13 3v10L6 8z"/></svg>',
+    "play": '<svg class="start" viewBox="0 0 16 16" aria-hidden="true"><path d="M4 2.5v11L13.5 8z"/></svg>'
+    '<svg class="pause" viewBox="0 0 16 16" aria-hidden="true"><path d="M3.5 3h3v10h-3zM9.5 3h3v10h-3z"/></svg>',
+    "next": '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M11 3h2v10h-2zM3 3l7 5-7 5z"/></svg>',
+}
+
+
+def player(sequence: SequenceReport, heading: str) -> str:
+    """The HTML of one player under a heading, which is HTML already."""
+    panels = [_panel("input", sequence.input_rgb()), _panel("assignment", sequence.assignment_rgb())]
+    groups = sequence.groups_rgb()
+    if groups is not None:
+        panels.append(_panel("true groups", groups))
+    shown, colours = sequence.component_rgb(), palette(sequence.components)
+    components = [
+        _panel(f"component {k + 1}", shown[:, k], f"#{colours[k].tobytes().hex()}") for k in range(sequence.components)
+    ]
+    score = "" if sequence.score is None else f"{html.escape(sequence.score_name)} {sequence.score:.3f}"
+    name = html.escape(f"sequence: {sequence.label}")
+    buttons = _button("back", "previous step") + _button("play", "play") + _button("next", "next step")
+    return (
+        f'<article class="player card" role="group" tabindex="0" data-steps="{sequence.steps}" aria-label="{name}">'
+        f'<header><h4>{heading}</h4><span class="score">{score}</span></header>'
+        f'<div class="panels">{"".join(panels)}</div><div class="panels">{"".join(components)}</div>'
+        f'<div class="controls">{buttons}'
+        f'<input type="range" min="1" max="{sequence.steps}" value="1" aria-label="step">'
+        f"<output>1 / {sequence.steps}</output></div></article>"
+    )
+
+
+def png(rgb: Pixels) -> bytes:
+    """The picture (H,W,3) as the smallest exact PNG: with a palette where 256 colours suffice."""
+    colours, index = distinct(rgb)
+    image = Image.fromarray(rgb)
+    if len(colours) <= 256:
+        image = Image.fromarray(index.astype(np.uint8), "P")
+        image.putpalette(colours.tobytes())
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _panel(name: str, strip: Pixels, colour: str | None = None) -> str:
+    _, height, width, _ = strip.shape
+    picture, columns = sprite(strip)
+    data = base64.b64encode(png(picture)).decode("ascii")
+    border = f' style="border-color: {colour}"' if colour else ""
+    return (
+        f'<figure class="panel"><canvas role="img" aria-label="{name}" width="{width}" height="{height}"{border} '
+        f'data-columns="{columns}" data-sprite="data:image/png;base64,{data}"></canvas>'
+        f"<figcaption>{name}</figcaption></figure>"
+    )
+
+
+def _button(kind: str, label: str) -> str:
+    return f'<button type="button" class="{kind}" aria-label="{label}">{ICONS[kind]}</button>'
