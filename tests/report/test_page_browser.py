@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium binary on the path"),
 ]
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 
