@@ -74,7 +74,7 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         refuse("runs", "names that differ", ", ".join(names))
-    folder = resources.files("neural_em.report") / "template"
+    folder = resources.files("neural_em.report")
     template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     made = {name: make(runs) for name, make in SECTIONS.items()}
     made = {name: body for name, body in made.items() if body}
