@@ -18,7 +18,7 @@ app = typer.Typer(
 _debug = False
 
 # each module has `register(app)`, which adds its subcommands
-COMMANDS = ("data",)
+COMMANDS = ("data", "train")
 
 
 def _version(wanted: bool) -> None:

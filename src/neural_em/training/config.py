@@ -29,6 +29,7 @@ class TrainingConfig:
         score_size: validation sequences whose ARI and AMI are logged each epoch.
         checkpoint_seconds: time between two checkpoints inside an epoch.
         shard_megabytes: largest file of a checkpoint.
+        tensorboard: write TensorBoard events beside ``metrics.csv``, where tensorboard is installed.
     """
 
     components: int = 3
@@ -43,6 +44,7 @@ class TrainingConfig:
     score_size: int = 1000
     checkpoint_seconds: float = 60.0
     shard_megabytes: int = 1024
+    tensorboard: bool = True
 
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""

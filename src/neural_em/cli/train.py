@@ -1,0 +1,97 @@
+"""``nem train`` and ``nem presets``: every experiment of the paper from one command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neural_em.errors import refuse
+
+_INTERRUPTED = 130  # what a shell expects after Ctrl-C
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this file."""
+    app.command("train")(train)
+    app.command("presets")(presets)
+
+
+def train(
+    preset: Annotated[str | None, typer.Argument(help="Which experiment; `nem presets` lists them.")] = None,
+    objects: Annotated[
+        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits")
+    ] = None,
+    components: Annotated[
+        int | None, typer.Option(help="Components, K.", show_default="flying shapes 3, static 4, digits 2")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="At most so many; early stopping may end sooner.", show_default="500")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples of a step, over all processes.", show_default="64")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the weights, the order, the noise and the starts.", show_default="0")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Train so many models together, from --seed on.", show_default="1")
+    ] = None,
+    train_size: Annotated[int | None, typer.Option(help="Training sequences.", show_default="50000")] = None,
+    data: Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")] = None,
+    masks: Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder.", show_default="runs/ and a name that tells the settings")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; never begin one.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="float32, tf32, float64.", show_default="tf32 on a GPU, else float32")
+    ] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop after so long; the same command goes on.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other field, such as training.learning_rate=0.0005.")
+    ] = None,
+) -> None:
+    """Train a model, with the paper's settings where nothing else is said.
+
+    Running the same command again goes on where it stopped. `nem presets NAME` shows every field that --set can change.
+    """
+    options = {
+        "data.objects": objects, "training.components": components, "training.epochs": epochs,
+        "training.batch_size": batch_size, "training.seed": seed, "data.train_size": train_size,
+        "training.precision": precision,
+    }  # fmt: skip
+    overrides = [f"{name}={value}" for name, value in options.items() if value is not None] + (settings or [])
+    from neural_em import config, experiments
+
+    if preset is not None:
+        experiment, found = experiments.build(preset, overrides, data, masks), 1
+    elif resume and run is not None:
+        experiment, found = experiments.reopen(run)
+        experiment = config.override(experiment, overrides)
+    else:
+        refuse("nem train", f"a preset ({', '.join(experiments.PRESETS)}), or --resume and --run", "none")
+    path = experiments.run_path(experiment, run, seeds or found)
+    outcomes = experiments.train(experiment, path, found if seeds is None else seeds, device, max_minutes, resume)
+    if outcomes[0].path is not None:  # this process is the one that writes
+        done = all(outcome.finished for outcome in outcomes)
+        typer.echo(f"{path}" if done else f"{path}: go on with: nem train --resume --run {shlex.quote(str(path))}")
+    if any(outcome.stopped == "interrupted" for outcome in outcomes):
+        raise typer.Exit(_INTERRUPTED)
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Show every field of one of them.")] = None,
+) -> None:
+    """List the presets, or show all settings of one."""
+    from neural_em import config, experiments
+
+    if name is not None:
+        typer.echo(config.dump(experiments.preset(name)).rstrip())
+        return
+    width = max(len(each) for each in experiments.PRESETS)
+    for each, about in experiments.ABOUT.items():
+        typer.echo(f"{each:{width}}  {about}")

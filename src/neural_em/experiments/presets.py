@@ -1,0 +1,85 @@
+"""The paper's experiments, each as its differences from the usual settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from neural_em import config as configs
+from neural_em.data import DataConfig
+from neural_em.errors import refuse, unknown
+from neural_em.experiments.config import Experiment
+from neural_em.model import preset as network
+from neural_em.training import TrainingConfig
+
+_FLYING_MNIST = Experiment(
+    "flying-mnist", network("flying-mnist"), DataConfig("flying-mnist"),
+    TrainingConfig(components=2, learning_rate=0.0005),
+)  # fmt: skip
+
+PRESETS: dict[str, Experiment] = {
+    "static-shapes": Experiment(
+        "static-shapes", network("static-shapes"), DataConfig("static-shapes"), TrainingConfig(components=4)
+    ),
+    "static-shapes-nem": Experiment(
+        "static-shapes-nem", network("static-shapes-nem"), DataConfig("static-shapes"), TrainingConfig(components=4)
+    ),
+    "flying-shapes": Experiment(
+        "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
+    ),
+    "flying-mnist": _FLYING_MNIST,
+    "flying-mnist-staged": replace(
+        _FLYING_MNIST, name="flying-mnist-staged",
+        stages=(
+            ("data.digits=20", "training.learning_rate=0.001"),
+            ("data.digits=500", "training.learning_rate=0.0005"),
+            ("data.digits=null", "training.learning_rate=0.0005"),
+        ),
+    ),
+}  # fmt: skip
+
+ABOUT: dict[str, str] = {
+    "static-shapes": "RNN-EM on single images of three shapes, 15 steps each",
+    "static-shapes-nem": "N-EM on single images of three shapes, 15 steps each",
+    "flying-shapes": "RNN-EM on sequences of three moving shapes",
+    "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
+    "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
+}
+
+
+def preset(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in PRESETS:
+        unknown("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def build(
+    name: str,
+    overrides: Iterable[str] = (),
+    data: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+) -> Experiment:
+    """A preset with changes.
+
+    Args:
+        name: of the preset.
+        overrides: dotted fields, such as ``training.learning_rate=0.0005``; they hold in every stage.
+        data: the user's own file or folder, instead of the preset's data.
+        masks: its true groups.
+    """
+    experiment = preset(name)
+    if data is not None:
+        sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
+        own: Any = {"path": os.path.abspath(data), "masks": None if masks is None else os.path.abspath(masks)}
+        if experiment.stages:
+            refuse("data", "a preset without stages, which are about the preset's own data", name)
+        experiment = replace(experiment, data=DataConfig("file", **own, **sizes))
+    elif masks is not None:
+        refuse("masks", "the data they belong to as well (--data)", "masks alone")
+    overrides = list(overrides)
+    changed = {assignment.partition("=")[0].strip() for assignment in overrides}
+    kept = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in changed) for stage in experiment.stages)
+    return configs.override(replace(experiment, stages=kept), overrides)

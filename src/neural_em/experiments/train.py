@@ -1,0 +1,207 @@
+"""Trains an experiment: one run, several seeds together, several stages in a row, or both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from neural_em import config as configs
+from neural_em.data import DataConfig, Dataset, load_split
+from neural_em.errors import refuse
+from neural_em.experiments.config import Experiment
+from neural_em.experiments.presets import PRESETS
+from neural_em.model import NeuralEM
+from neural_em.storage import load
+from neural_em.storage.weights import write_whole
+from neural_em.training import Outcome, checkpoint, distributed
+from neural_em.training import device as devices
+from neural_em.training.display import logger, shown
+from neural_em.training.keeper import read_finished
+from neural_em.training.loop import Callback, Run
+from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder
+from neural_em.training.state import EPOCHS, Progress
+from neural_em.training.stop import Stop
+from neural_em.training.together import Steps, outcomes, train_together
+
+
+def train(
+    experiment: Experiment,
+    run: str | os.PathLike[str] | None = None,
+    seeds: int = 1,
+    device: str = "auto",
+    max_minutes: float | None = None,
+    resume: bool = False,
+    callbacks: Iterable[Callback] = (),
+    quiet: bool = False,
+) -> list[Outcome]:
+    """Trains an experiment into its run folder, from where it stopped.
+
+    Args:
+        experiment: what to train.
+        run: the run folder; ``runs/`` and a name that tells the settings where not given.
+        seeds: train so many models together, with this seed and the following ones, each in a sub-folder.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_minutes: stop after so many minutes, so that the same call goes on.
+        resume: refuse to begin a new run.
+        callbacks: as for `neural_em.training.fit`; the event's ``run`` says which of the runs it is about.
+        quiet: show nothing.
+
+    Returns:
+        What came of each seed.
+    """
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
+        refuse("seeds", "an integer from 1 to 1000", repr(seeds))
+    usual = PRESETS.get(experiment.name, experiment)
+    path = run_path(experiment, run, seeds)
+    if resume and not path.is_dir() and distributed.is_first():
+        refuse(f"{path}", "a run folder to go on with", "nothing there")
+    here = devices.choose(device)
+    with distributed.joined(here) as here, shown(quiet or not distributed.is_first()) as (show, say):
+        stop = Stop(max_minutes, say)
+        with stop.listening(), devices.products(experiment.training.precision, here):
+            trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
+            return trainer.seeds(trainer.sized(experiment, usual), path, seeds)
+
+
+def run_path(experiment: Experiment, run: str | os.PathLike[str] | None = None, seeds: int = 1) -> Path:
+    """The run folder: the given one, or one in ``runs/`` whose name tells the settings."""
+    if run is not None:
+        return Path(run)
+    return Path("runs") / experiment.run_name(PRESETS.get(experiment.name, experiment), seeds)
+
+
+def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
+    """The experiment of a run folder, and how many seeds are trained in it."""
+    if not (Path(run) / CONFIG).is_file():
+        refuse(f"{run}", "a run folder to go on with", "one without config.yaml" if Path(run).is_dir() else "none")
+    seeds = sum(path.is_dir() for path in Path(run).glob("seed-*"))
+    return configs.read(Experiment, Path(run) / CONFIG), max(1, seeds)
+
+
+class _Trainer:
+    """What all runs of one call share: the device, the data, who is told."""
+
+    def __init__(self, device: torch.device, stop: Stop, callbacks: tuple[Callback, ...], data_seed: int) -> None:
+        self.device, self.stop, self.callbacks, self.data_seed = device, stop, callbacks, data_seed
+        self._held: WeakValueDictionary[tuple[DataConfig, str], Dataset] = WeakValueDictionary()
+        self._own: Dataset | None = None  # the user's own training data: read once for their size, then trained on
+
+    def sized(self, experiment: Experiment, usual: Experiment) -> Experiment:
+        """The experiment with a model for its data, every stage included."""
+        data = experiment.data
+        if data.kind == "file":
+            self._own = self.data(data, "training")
+            return experiment.for_frames(self._own.shape, usual.model)
+        return experiment.for_frames((data.frames or 1, 1, data.height or 0, data.width or 0), usual.model)
+
+    def data(self, config: DataConfig, split: Any) -> Dataset:
+        """A split, made once for all runs that use it at the time."""
+        dataset = self._held.get((config, split))
+        if dataset is None:
+            dataset = load_split(config, split, self.data_seed, self.device)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # runs use it on streams of their own
+            self._held[config, split] = dataset
+        return dataset
+
+    def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
+        """Trains one seed in the folder itself, several in sub-folders."""
+        if count == 1:
+            return outcomes(train_together({"": self._seed(experiment, path, "")}, self.device))
+        first = experiment.training.seed
+        names = {f"seed-{seed}": experiment.with_seed(seed) for seed in range(first, first + count)}
+        parent = self._open(path, experiment, parts=True)
+        try:
+            runs = {name: self._seed(each, path / name, name) for name, each in names.items()}
+            results = train_together(runs, self.device)
+            if parent is not None:
+                ended = {name: result for name, result in results.items() if isinstance(result, Outcome)}
+                parent.write_summary({"runs": {name: outcome.summary() for name, outcome in ended.items()}})
+            return outcomes(results)
+        finally:
+            if parent is not None:
+                parent.close()
+
+    def _seed(self, experiment: Experiment, path: Path, name: str) -> Steps:
+        return self._stages(experiment, path, name) if experiment.stages else self._single(experiment, path, name)
+
+    def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
+        """Every stage in a folder of its own, begun with the best weights of the one before."""
+        parent = self._open(path, experiment, parts=True)
+        try:
+            weights, summaries = None, {}
+            for number in range(len(experiment.stages)):
+                stage, following = f"stage-{number + 1}", path / f"stage-{number + 2}"
+                sealed = bool(checkpoint.found(following / CHECKPOINTS))  # the next stage began with its weights
+                full_name = f"{name}/{stage}".lstrip("/")
+                outcome = yield from self._single(experiment.stage(number), path / stage, full_name, weights, sealed)
+                summaries[stage] = outcome.summary()
+                if not outcome.finished:
+                    break
+                weights = outcome.model.state_dict()
+            if parent is not None:
+                parent.write_summary({**outcome.summary(), "stages": summaries})
+                if outcome.finished:
+                    for file in (BEST, LAST):
+                        write_whole(path / file, (path / stage / file).read_bytes())
+            return replace(outcome, name=name, path=path)
+        finally:
+            if parent is not None:
+                parent.close()
+
+    def _single(
+        self, experiment: Experiment, path: Path, name: str,
+        weights: dict[str, Tensor] | None = None, sealed: bool = False,
+    ) -> Steps:  # fmt: skip
+        """One run in one folder; one that is finished is only read."""
+        folder = self._open(path, experiment)
+        try:
+            finished = self._finished(experiment, folder, name, sealed)
+            if finished is not None:
+                return finished
+            model = NeuralEM(experiment.model, seed=experiment.training.seed)
+            model.to(self.device, devices.dtype_of(experiment.training.precision))
+            if weights is not None:
+                model.load_state_dict(weights)
+            callbacks = self.callbacks if folder is None else (logger(folder), *self.callbacks)
+            data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
+            run = Run(model, data, validation, experiment.training, folder, self.stop, callbacks, name)
+            if data.note:
+                run.tell("note", text=f"data: {data.note}")
+            return (yield from run.train())
+        finally:
+            if folder is not None:
+                folder.close()
+
+    def _finished(self, experiment: Experiment, folder: RunFolder | None, name: str, sealed: bool) -> Outcome | None:
+        """The outcome of a run that was finished before, read without its data."""
+
+        def look() -> list[Any] | None:
+            found = None if folder is None else read_finished(folder.path, experiment.training, sealed)
+            return None if found is None else [found[0], configs.to_dict(found[1])]
+
+        found = distributed.from_first(look, self.device)
+        if found is None:
+            return None
+        model = NeuralEM(experiment.model) if folder is None else load(folder.path / BEST)
+        model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
+        progress = configs.from_dict(Progress, found[1])
+        outcome = Outcome(name, model.to(self.device), found[0], progress, None if folder is None else folder.path)
+        for callback in self.callbacks if distributed.is_first() else ():
+            longer = "; a larger number of epochs goes on" if found[0] == EPOCHS else ""
+            callback("note", {"run": name, "text": f"this run is finished{longer}"})
+            callback("stop", {"run": name, "outcome": outcome})
+        return outcome
+
+    def _open(self, path: Path, experiment: Experiment, parts: bool = False) -> RunFolder | None:
+        """The run folder, in the first process; where that fails, it fails in all."""
+        opened: list[RunFolder] = []
+        distributed.from_first(lambda: opened.append(RunFolder(path, experiment, parts)), self.device)
+        return opened[0] if opened else None

@@ -1,0 +1,169 @@
+"""What a user sees of training: bars on a terminal, plain lines elsewhere, the same lines in the run's log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from neural_em.training.loop import Callback
+from neural_em.training.run_folder import RunFolder
+from neural_em.training.state import EPOCHS, PATIENCE, Row
+from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
+
+_QUIET_SECONDS = 30.0  # inside a long epoch, a plain line is shown this often
+_REASONS = {
+    PATIENCE: "no better validation loss for {patience} epochs",
+    EPOCHS: "all epochs done",
+    OUT_OF_TIME: "the given minutes are over; the same command goes on",
+    INTERRUPTED: "interrupted; the same command goes on",
+}
+
+
+def line(event: str, info: dict[str, Any]) -> str | None:
+    """One line about an event; None for those that need none."""
+    text = _LINES[event](info) if event in _LINES else None
+    if text is None:
+        return None
+    return f"{info['run']}: {text}" if info.get("run") else text
+
+
+def logger(folder: RunFolder) -> Callback:
+    """A callback that writes the lines into the run's log."""
+
+    def write(event: str, info: dict[str, Any]) -> None:
+        text = line(event, info) if event != "steps" else None
+        if text is not None:
+            folder.log(text)
+
+    return write
+
+
+class Plain:
+    """Lines for a pipe or a file: one an epoch, and now and then one inside a long epoch."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.write = write
+        self._shown: dict[str, float] = {}
+
+    def __call__(self, event: str, info: dict[str, Any]) -> None:
+        """Shows an event."""
+        now = time.monotonic()
+        run = info.get("run", "")
+        if event == "steps" and now - self._shown.setdefault(run, now) < _QUIET_SECONDS:
+            return
+        text = line(event, info)
+        if text is not None:
+            self._shown[run] = now
+            self.write(text)
+
+
+class Bars:
+    """A bar for each run, which shows the epoch, loss, score, time an epoch and the time left at most."""
+
+    def __init__(self, progress: Any) -> None:
+        self.progress = progress
+        self._tasks: dict[str, Any] = {}
+        self._seconds: dict[str, float] = {}
+
+    def __call__(self, event: str, info: dict[str, Any]) -> None:
+        """Shows an event."""
+        run = info.get("run", "")
+        if event == "start":
+            self._tasks[run] = self.progress.add_task(run or "epoch", total=info["steps"], completed=info["step"],
+                                                      loss="", score="", pace="")  # fmt: skip
+        if event == "steps":
+            self.progress.update(self._tasks[run], completed=info["step"], loss=f"loss {info['loss']:.2f}",
+                                 description=f"{run or 'epoch'} {info['epoch']}/{info['epochs']}")  # fmt: skip
+        if event == "epoch":
+            row: Row = info["row"]
+            left = row.seconds * (info["epochs"] - row.epoch)
+            self.progress.update(self._tasks[run], score=_score(row),
+                                 pace=f"{_time(row.seconds)}/epoch, at most {_time(left)} left")  # fmt: skip
+        text = line(event, info) if event != "steps" else None
+        if text is not None:
+            self.progress.console.print(text, highlight=False, markup=False)
+
+
+@contextmanager
+def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]]]:
+    """The display that suits standard output: a callback for events, and a function for single lines."""
+    if quiet:
+        yield (lambda event, info: None), (lambda text: None)
+        return
+    if not sys.stdout.isatty():
+        yield Plain(_print), _print
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
+               TextColumn("{task.fields[score]}"), TextColumn("{task.fields[pace]}"))  # fmt: skip
+    with Progress(*columns, refresh_per_second=4) as progress:
+        yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def _start(info: dict[str, Any]) -> str | None:
+    if info["step"]:
+        return f"goes on in epoch {info['epoch'] + 1} after step {info['step']} of {info['steps']}"
+    if info["epoch"]:
+        return f"goes on after epoch {info['epoch']}"
+    return None
+
+
+def _steps(info: dict[str, Any]) -> str:
+    return f"epoch {info['epoch']}/{info['epochs']}, step {info['step']}/{info['steps']}: loss {info['loss']:.4f}"
+
+
+def _epoch(info: dict[str, Any]) -> str:
+    row: Row = info["row"]
+    parts = [f"loss {row.loss:.4f}"]
+    if row.validation_loss is not None:
+        parts.append(f"validation {row.validation_loss:.4f}{' (best)' if row.best else ''}")
+    parts += [score] if (score := _score(row)) else []
+    left = row.seconds * (info["epochs"] - row.epoch)
+    parts.append(f"{_time(row.seconds)}, at most {_time(left)} left")
+    return f"epoch {row.epoch}/{info['epochs']}: " + ", ".join(parts)
+
+
+def _score(row: Row) -> str:
+    if row.ami_last is None or row.ari_last is None:
+        return ""
+    return f"AMI {row.ami_last:.3f}, ARI {row.ari_last:.3f}"
+
+
+def _stop(info: dict[str, Any]) -> str:
+    outcome = info["outcome"]
+    reason = _REASONS.get(outcome.stopped, outcome.stopped).format(patience=outcome.progress.waited)
+    parts = [f"stopped: {reason}"]
+    best = outcome.progress.best_row
+    if best is not None:
+        loss = best.loss if best.validation_loss is None else best.validation_loss
+        score = f", {_score(best)}" if _score(best) else ""
+        parts.append(f"best epoch {best.epoch}: loss {loss:.4f}{score}")
+    parts.append(f"{_time(outcome.progress.seconds)} in all")
+    parts += outcome.warnings
+    return "; ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
+_LINES: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    "start": _start,
+    "steps": _steps,
+    "epoch": _epoch,
+    "warning": lambda info: f"warning: {info['text']}",
+    "note": lambda info: str(info["text"]),
+    "stop": _stop,
+}

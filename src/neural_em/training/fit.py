@@ -1,0 +1,96 @@
+"""Training from Python: the same as the command does, without a command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from neural_em.errors import refuse
+from neural_em.model import ModelConfig, NeuralEM
+from neural_em.training import device as devices
+from neural_em.training import distributed
+from neural_em.training.config import TrainingConfig
+from neural_em.training.display import logger
+from neural_em.training.loop import Callback, Run
+from neural_em.training.outcome import Outcome
+from neural_em.training.run_folder import RunFolder
+from neural_em.training.stop import Stop
+from neural_em.training.together import outcomes, train_together
+
+if TYPE_CHECKING:
+    from neural_em.data import Dataset
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """What is known of a run that was started from Python: its data came as they were."""
+
+    model: ModelConfig
+    training: TrainingConfig
+    name: str = ""
+
+
+def fit(
+    model: NeuralEM,
+    data: Dataset | Tensor,
+    config: TrainingConfig | None = None,
+    validation: Dataset | Tensor | None = None,
+    run: str | os.PathLike[str] | None = None,
+    callbacks: Iterable[Callback] = (),
+    max_minutes: float | None = None,
+) -> Outcome:
+    """Trains a model and leaves the best epoch's weights in it.
+
+    Args:
+        model: trained in place, on the device it is on.
+        data: training samples: a data set on the model's device, or frames (T,N,C,H,W) in [0, 1].
+        config: settings; the paper's where not given.
+        validation: samples for early stopping and scores; without them the training loss decides.
+        run: a run folder, to go on where it stopped and to keep everything in; None to leave nothing on disk.
+        callbacks: each is called with an event and what is known of it: ``start``, ``steps`` (losses were read),
+            ``epoch`` (``info["row"]`` has its numbers), ``warning``, ``note``, ``stop``.
+        max_minutes: stop after so many minutes; with a run folder, the same call goes on.
+
+    Returns:
+        What came of it; ``outcome.model`` is the model itself.
+    """
+    config = config or TrainingConfig()
+    device = next(model.parameters()).device
+    model.to(devices.dtype_of(config.precision))
+    data = _dataset(data, "data", model)
+    validation = None if validation is None else _dataset(validation, "validation", model)
+    settings = FitConfig(model.config, config)
+    folder = None
+    if run is not None and distributed.is_first():
+        folder = RunFolder(run, settings)
+        callbacks = (logger(folder), *callbacks)
+    stop = Stop(max_minutes)
+    try:
+        task = Run(model, data, validation, config, folder, stop, callbacks)
+        with stop.listening(), devices.products(config.precision, device):
+            return outcomes(train_together({"": task.train()}, device))[0]
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _dataset(data: Dataset | Tensor, name: str, model: NeuralEM) -> Dataset:
+    """Frames as a data set on the model's device; a data set if it fits the model."""
+    from neural_em.data.dataset import MemoryDataset
+
+    size = (model.config.channels, model.config.height, model.config.width)
+    if isinstance(data, Tensor):
+        if data.dim() != 5 or tuple(data.shape[2:]) != size or 0 in data.shape:
+            refuse(name, f"frames (T, N, {', '.join(map(str, size))})", f"shape {tuple(data.shape)}")
+        if not bool(((data >= 0) & (data <= 1)).all()):
+            refuse(name, "numbers between 0 and 1", f"values from {float(data.min()):g} to {float(data.max()):g}")
+        return MemoryDataset(data.transpose(0, 1).contiguous().to(next(model.parameters()).device), None)
+    if tuple(data.shape[1:]) != size:
+        refuse(name, f"frames of (C,H,W) {size}, which the model is made for", data.shape[1:])
+    if len(data) < 1:
+        refuse(name, "at least one sample", "none")
+    return data

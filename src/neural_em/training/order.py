@@ -1,0 +1,55 @@
+"""Which samples a step sees and what their randomness is drawn from: pure functions of seed and epoch.
+
+There is no random state to carry or to save: an epoch's order is a permutation under its own key, and noise and start
+of a sample are drawn from a key that belongs to the sample in that epoch, whichever process holds it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neural_em import randomness
+
+_ORDER, _SAMPLE, _VALIDATION = 0x0D3E5, 0x5A3B1, 0x7A11D  # keep these numbers apart from every other use of a seed
+
+
+class Plan(NamedTuple):
+    """One epoch: for each of S steps the indices and the keys of its B samples."""
+
+    indices: Tensor  # (S,B)
+    keys: Tensor  # (S,B)
+
+
+def steps_of(size: int, batch_size: int) -> tuple[int, int]:
+    """Steps of an epoch and samples of a step: what does not fill a batch is left out, but for a lone small batch."""
+    batch = min(size, batch_size)
+    return size // batch, batch
+
+
+def plan(
+    seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False
+) -> Plan:
+    """The epoch's samples in their order, on the device.
+
+    Args:
+        seed: of the training run.
+        epoch: counted from 0.
+        size: samples of an epoch.
+        batch_size: samples of a step, over all processes together.
+        device: where the plan is wanted.
+        fresh: never the same sample twice: epoch e draws on samples e * size and up.
+    """
+    steps, batch = steps_of(size, batch_size)
+    order = randomness.permutation(randomness.keys(seed, _ORDER, epoch, device=device), size)
+    indices = order[: steps * batch].view(steps, batch)
+    if fresh:
+        indices = indices + epoch * size
+    return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
+
+
+def validation_keys(indices: Tensor) -> Tensor:
+    """Keys of validation samples: the same in every epoch and for every seed, so that both compare."""
+    return randomness.keys(0, _VALIDATION, indices, device=indices.device)

@@ -1,0 +1,99 @@
+"""How far a run has come: everything but the tensors that a run needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neural_em.training.config import TrainingConfig
+
+PATIENCE, EPOCHS = "patience", "epochs"
+SETTLED = (PATIENCE, EPOCHS)  # the reasons for which a run is finished
+
+
+@dataclass(frozen=True)
+class Row:
+    """One epoch in numbers; the columns of ``metrics.csv``. AMI is normalised by the larger entropy ('max').
+
+    Attributes:
+        epoch: counted from 1.
+        steps: training steps since the start.
+        loss: mean training loss of the epoch's steps.
+        validation_loss: mean loss on the validation samples.
+        upper_bound: their next-frame upper-bound loss at the last step.
+        ami_last: AMI at the last step; ``None`` where there are no true groups, as below.
+        ami_mean: mean AMI over all steps.
+        ari_last: ARI at the last step.
+        ari_mean: mean ARI over all steps.
+        confidence: mean over scored pixels of the largest responsibility, last step.
+        largest_share: share of the scored pixels that the component with the most of them explains, last step.
+        binding: what kind of binding failure the validation showed; empty for none.
+        best: whether this epoch had the lowest validation loss so far.
+        seconds: time the epoch took.
+    """
+
+    epoch: int
+    steps: int
+    loss: float
+    validation_loss: float | None = None
+    upper_bound: float | None = None
+    ami_last: float | None = None
+    ami_mean: float | None = None
+    ari_last: float | None = None
+    ari_mean: float | None = None
+    confidence: float | None = None
+    largest_share: float | None = None
+    binding: str = ""
+    best: bool = False
+    seconds: float = 0.0
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        epoch: whole epochs done, each with its validation.
+        step: steps done in the present epoch.
+        best_loss: lowest validation loss so far.
+        best_epoch: the epoch that had it, counted from 1; 0 for none yet.
+        waited: epochs since then.
+        seconds: time spent, over all interruptions.
+        epoch_seconds: time spent on the present epoch.
+        rows: the finished epochs.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    best_loss: float | None = None
+    best_epoch: int = 0
+    waited: int = 0
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    rows: tuple[Row, ...] = ()
+
+    def settled(self, config: TrainingConfig) -> str | None:
+        """Why the run is finished; None where it is not."""
+        if self.step:
+            return None
+        if self.waited >= config.patience:
+            return PATIENCE
+        return EPOCHS if self.epoch >= config.epochs else None
+
+    def improves(self, loss: float) -> bool:
+        """Whether a loss is the lowest so far."""
+        return self.best_loss is None or loss < self.best_loss
+
+    def close_epoch(self, row: Row) -> None:
+        """Adds a finished epoch; the lower loss counts, that of the training where there is no validation."""
+        loss = row.loss if row.validation_loss is None else row.validation_loss
+        if self.improves(loss):
+            self.best_loss, self.best_epoch, self.waited = loss, row.epoch, 0
+        else:
+            self.waited += 1
+        self.epoch, self.step, self.epoch_seconds = row.epoch, 0, 0.0
+        self.rows = (*self.rows, row)
+
+    @property
+    def best_row(self) -> Row | None:
+        """The best epoch."""
+        return next((row for row in self.rows if row.epoch == self.best_epoch), None)

@@ -1,0 +1,62 @@
+"""Reasons to stop that come from outside: Ctrl-C, a signal from the system, the time that was given."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from neural_em.errors import refuse
+
+INTERRUPTED, OUT_OF_TIME = "interrupted", "max-minutes"
+
+
+class Stop:
+    """Asked for at any moment, obeyed after the step.
+
+    Args:
+        max_minutes: stop after so many minutes from now.
+        notice: told once, with a line for the user, when somebody asks.
+    """
+
+    def __init__(self, max_minutes: float | None = None, notice: Callable[[str], None] = lambda line: None) -> None:
+        if max_minutes is not None and not 0 < max_minutes < 1e9:
+            refuse("max-minutes", "a number above 0", max_minutes)
+        self.deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
+        self.notice = notice
+        self.asked = False
+
+    @property
+    def reason(self) -> str | None:
+        """Why to stop; None to go on."""
+        if self.asked:
+            return INTERRUPTED
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return OUT_OF_TIME
+        return None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Takes Ctrl-C and the system's request to end as requests; the second one ends the process at once."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may listen to signals
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in signals}
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.asked = True
+            for each in signals:
+                signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
+            self.notice("stopping after this step; once more to end at once")
+
+        for number in signals:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,68 @@
+"""Several runs in one process, one step of each in turn; on a GPU each on a stream of its own, so that they overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from neural_em.errors import NeuralEMError
+from neural_em.training import distributed
+from neural_em.training.outcome import Outcome
+
+Steps = Generator[None, None, Outcome]
+
+
+def train_together(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
+    """Trains all runs to their ends; one that ends early, or in an error, does not hold up the others.
+
+    Args:
+        runs: by name; each does one step when it is asked for the next value.
+        device: where they compute.
+
+    Returns:
+        What came of each.
+    """
+    results: dict[str, Outcome | NeuralEMError] = {}
+    streams = {name: _stream(device, len(runs)) for name in runs}
+    waiting = dict(runs)
+    while waiting:
+        for name, run in list(waiting.items()):
+            try:
+                with _on(streams[name]), distributed.peers_watched():
+                    next(run)
+                continue
+            except StopIteration as end:
+                results[name] = end.value
+            except NeuralEMError as error:
+                if distributed.world_size() > 1:  # the processes could no longer keep in step
+                    raise
+                results[name] = error
+            except OSError as error:
+                results[name] = NeuralEMError(f"{name or 'run'}: {error.filename or ''}: {error.strerror or error}")
+            del waiting[name]
+    return {name: results[name] for name in runs}
+
+
+def outcomes(results: Mapping[str, Outcome | NeuralEMError]) -> list[Outcome]:
+    """The outcomes, if all runs have one; the errors in one line if not."""
+    errors = [result for result in results.values() if isinstance(result, NeuralEMError)]
+    if len(errors) == 1 and len(results) == 1:
+        raise errors[0]
+    if errors:
+        text = "; ".join(str(error) for error in errors)
+        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others ended as they should: {text}")
+    return [result for result in results.values() if isinstance(result, Outcome)]
+
+
+def _stream(device: torch.device, count: int) -> torch.cuda.Stream | None:
+    if device.type != "cuda" or count == 1:
+        return None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))  # the data were made there
+    return stream
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

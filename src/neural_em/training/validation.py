@@ -1,0 +1,136 @@
+"""Validation: loss and scores on fixed samples with fixed noise and fixed starts, so that epochs and seeds compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neural_em.evaluation import grouping_scores
+from neural_em.model import NeuralEM, Unrolled
+from neural_em.training import distributed
+from neural_em.training.config import TrainingConfig
+from neural_em.training.order import validation_keys
+
+if TYPE_CHECKING:
+    from neural_em.data import Dataset
+
+_LARGEST_BATCH = 500
+_NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 29}  # of all psi of a batch: bounds its memory
+_VISIBLE = 0.1  # without groups, a pixel is something where it differs from the prior by more than this
+ONE_COMPONENT, UNIFORM = "one component", "uniform"
+BINDING_FAILURES = {
+    ONE_COMPONENT: "one component explains more than 95 % of the scored pixels",
+    UNIFORM: "the assignments of the scored pixels stay nearly uniform",
+}
+
+
+class Validation(NamedTuple):
+    """Means over the validation samples, named as in `Row`; None where there was nothing to take a mean of."""
+
+    loss: float | None
+    upper_bound: float | None
+    confidence: float | None
+    largest_share: float | None
+    ami_last: float | None = None
+    ami_mean: float | None = None
+    ari_last: float | None = None
+    ari_mean: float | None = None
+
+    def binding_failure(self, components: int) -> str:
+        """Which kind of failure the whole validation shows; empty for none. A spare component may be empty."""
+        if components == 1 or self.confidence is None or self.largest_share is None:
+            return ""
+        if self.confidence < 1 / components + 0.1 * (1 - 1 / components):
+            return UNIFORM
+        return ONE_COMPONENT if self.largest_share > 0.95 else ""
+
+
+@torch.no_grad()
+def validate(
+    model: NeuralEM, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False
+) -> Validation | None:
+    """Loss on all samples, scores on the first ``config.score_size``; nothing is waited for until the end.
+
+    Args:
+        model: on its device.
+        dataset: the validation samples, on the same device.
+        config: components, steps, number of scored samples.
+        interrupted: asked between batches; where it says so, there is no result.
+    """
+    device = next(model.parameters()).device
+    part, batch = distributed.part(len(dataset)), _batch_size(model, dataset, config, device)
+    sums = torch.zeros(len(Validation._fields), 2, dtype=torch.float64, device=device)
+    for first in range(part.start, part.stop, batch):
+        if interrupted():
+            return None
+        sums += _sums(model, dataset, range(first, min(first + batch, part.stop)), config, device)
+    return Validation(*(added / count if count else None for added, count in distributed.total(sums).tolist()))
+
+
+def _batch_size(model: NeuralEM, dataset: Dataset, config: TrainingConfig, device: torch.device) -> int:
+    frames, channels, height, width = dataset.shape
+    steps = config.steps or (model.config.steps if frames == 1 else frames - 1)
+    numbers = steps * config.components * channels * height * width
+    return max(1, min(_LARGEST_BATCH, _NUMBERS.get(device.type, 1 << 25) // numbers))
+
+
+def _sums(model: NeuralEM, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device) -> Tensor:
+    """Sum and count of each of the fields of `Validation` over some samples: (fields, 2)."""
+    indices = torch.arange(span.start, span.stop, device=device)
+    x, groups = dataset.batch(indices)
+    x = x.to(next(model.parameters()).dtype)
+    x_noisy, gamma = model.draw(x, config.components, validation_keys(indices), config.steps)
+    out = model.unroll(x, config.components, config.steps, x_noisy=x_noisy, gamma=gamma, check=False)
+    if groups is not None:
+        T = out.gamma.shape[0]
+        groups = groups.expand(T, -1, -1, -1) if len(groups) == 1 else groups[1 : T + 1]
+    last = x[min(out.gamma.shape[0], x.shape[0] - 1)]
+    parts = [_repeated(out.loss, len(span)), _repeated(out.upper_bound[-1], len(span))]
+    parts += _binding(out.gamma[-1], last, None if groups is None else groups[-1], model.config.prior)
+    scored = min(len(span), max(0, config.score_size - span.start))
+    if groups is None or scored == 0:
+        parts += [torch.zeros(2, dtype=torch.float64, device=device)] * 4
+    else:
+        parts += _scores(out, groups, scored)
+    return torch.stack(parts)
+
+
+def _binding(gamma: Tensor, x: Tensor, groups: Tensor | None, prior: float) -> list[Tensor]:
+    """Confidence and largest share of gamma (B,K,1,H,W) over scored pixels, of samples with things to tell apart."""
+    gamma = gamma.squeeze(2).flatten(2)  # (B,K,P)
+    if groups is None:
+        scored = ((x - prior).abs().amax(dim=1) > _VISIBLE).flatten(1)
+        several = scored.any(dim=1)
+    else:
+        flat = groups.flatten(1).to(torch.int64)
+        scored = flat != 0
+        several = flat.amax(dim=1) > flat.where(scored, 1 << 30).amin(dim=1)  # two or more groups
+    weight = scored.to(torch.float64)
+    weight = weight / weight.sum(dim=1, keepdim=True)  # an empty sample becomes NaN, which is not counted
+    share = (gamma * weight.unsqueeze(1)).sum(dim=2).amax(dim=1)
+    confidence = (gamma.amax(dim=1) * weight).sum(dim=1)
+    return [_counted(values.where(several, torch.nan)) for values in (confidence, share)]
+
+
+def _scores(out: Unrolled, groups: Tensor, scored: int) -> list[Tensor]:
+    """AMI and ARI of the first ``scored`` samples, each at the last step and at all steps."""
+    T, (H, W) = out.gamma.shape[0], groups.shape[-2:]
+    assignment = out.gamma[:, :scored].argmax(dim=2).squeeze(2)  # (T,B,H,W)
+    result = grouping_scores(groups[:, :scored].reshape(-1, H, W), assignment.reshape(-1, H, W))
+    both = result.ami_max.view(T, -1), result.ari.view(T, -1)
+    return [_counted(values) for score in both for values in (score[-1], score)]
+
+
+def _counted(values: Tensor) -> Tensor:
+    """Sum of the values that are numbers, and how many they are: (2,) float64."""
+    known = ~values.isnan()
+    return torch.stack([values.where(known, 0).sum(dtype=torch.float64), known.sum(dtype=torch.float64)])
+
+
+def _repeated(mean: Tensor, count: int) -> Tensor:
+    """Sum and count of so many values with this mean; not-a-number stays so."""
+    number = torch.full((), count, dtype=torch.float64, device=mean.device)
+    return torch.stack([mean.to(torch.float64) * count, number])
