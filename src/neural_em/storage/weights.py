@@ -44,7 +44,7 @@ def save(
     except (TypeError, ValueError, RecursionError) as error:
         raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
     header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
-    write_whole(path, to_bytes(tensors, metadata=header))
+    write_whole(path, in_order(to_bytes(tensors, metadata=header)))
 
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> NeuralEM:
@@ -99,6 +99,14 @@ def check_finite(tensor: Tensor, name: str) -> None:
     """Refuses not-a-number and infinity."""
     if not bool(torch.isfinite(tensor).all()):
         refuse(name, "finite weights", f"not-a-number or infinity in {tensor.dtype}")
+
+
+def in_order(data: bytes) -> bytes:
+    """The file with its header sorted: safetensors leaves that to chance, and equal models shall be equal files."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the tensors stay aligned
+    return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
