@@ -110,12 +110,15 @@ class NeuralEM(nn.Module):
             for name, array in (("x_noisy", x_noisy), ("x_next", x_next)):
                 check_array(name, array, (B, *frame), next(self.parameters()))
                 check_values(name, array)
-        delta = gamma * (x_noisy.unsqueeze(1) - psi)
-        if self.config.normalize_input:
-            delta = normalise(delta.flatten(0, 1)).view_as(delta)
+        delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.m_step(theta, delta)
         psi, gamma, info = self.assign(eta, x_next)
         return State(theta, psi, gamma), info
+
+    def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
+        """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
+        delta = gamma * (x.unsqueeze(1) - psi)
+        return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
 
     def assign(self, eta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""

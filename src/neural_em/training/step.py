@@ -1,21 +1,32 @@
-"""One training step of one model: gather a batch, draw its noise and start, unroll, go back, Adam."""
+"""One training step of one model: gather a batch, draw its noise and start, unroll, go back, Adam.
+
+On a GPU the whole step is recorded once as a CUDA graph and then replayed, so that the thousand small kernels of an
+unroll follow each other without waiting for Python.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from neural_em.model import NeuralEM
+from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
 
+Step = Callable[[Tensor, Tensor], Tensor]
+
 
 class TrainingStep:
     """Calls train the model in place and return the loss, still on the device and not waited for.
+
+    The work goes to the current stream: models that train side by side each need a stream of their own.
 
     Args:
         model: on its device already.
@@ -27,7 +38,18 @@ class TrainingStep:
     def __init__(self, model: NeuralEM, dataset: Dataset, config: TrainingConfig, world_size: int = 1) -> None:
         self.model, self.dataset, self.config, self.world_size = model, dataset, config, world_size
         self.device = next(model.parameters()).device
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+        self.network = accelerate(model) if config.engine == "fast" else model
+        cuda = self.device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=config.learning_rate, capturable=cuda, fused=True if cuda else None
+        )
+        for parameter in model.parameters():  # all of Adam's memory from the start: a graph cannot add it later
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self.device if cuda else "cpu"),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        self.steps: dict[tuple[int, float], Step] = {}
 
     def __call__(self, indices: Tensor, keys: Tensor, share: float = 1.0) -> Tensor:
         """One step on the samples of these indices (B,), with the randomness of these keys (B,).
@@ -37,41 +59,87 @@ class TrainingStep:
             keys: what their noise and starts are drawn from.
             share: this process's part of the whole batch; losses and gradients are weighted by it.
         """
-        x = self.dataset.batch(indices).frames
-        x = x.to(next(self.model.parameters()).dtype)
-        x_noisy, gamma = self.model.draw(x, self.config.components, keys, self.config.steps)
-        loss = self.model.unroll(
-            x, self.config.components, self.config.steps, x_noisy=x_noisy, gamma=gamma, check=False
-        ).loss * share  # fmt: skip
+        if self.device.type != "cuda":
+            return self._update(self._gradients(self._frames(indices), keys, share))
+        signature = (len(indices), share)
+        if signature not in self.steps:
+            self.steps[signature] = self._record(indices, keys, share)
+        return self.steps[signature](indices, keys)
+
+    def _frames(self, indices: Tensor) -> Tensor:
+        return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
+
+    def _gradients(self, x: Tensor, keys: Tensor, share: float) -> Tensor:
+        """Puts the gradients into the parameters; the loss."""
+        K, T = self.config.components, self.config.steps
+        x_noisy, gamma = self.network.draw(x, K, keys, T)
+        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False).loss * share
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        loss = loss.detach()
+        return loss.detach()
+
+    def _update(self, loss: Tensor) -> Tensor:
         if self.world_size > 1:
-            self._sum_over_processes(loss)
+            loss = self._sum_over_processes(loss)
         self.optimizer.step()
         return loss
 
-    def _sum_over_processes(self, loss: Tensor) -> None:
+    def _sum_over_processes(self, loss: Tensor) -> Tensor:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients] + [loss.reshape(1)])
         torch.distributed.all_reduce(flat)
         for gradient, part in zip(gradients, flat[:-1].split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
-        loss.copy_(flat[-1])
+        return flat[-1]
+
+    def _record(self, indices: Tensor, keys: Tensor, share: float) -> Step:
+        """The step as a CUDA graph, or as it is, with a warning, where it cannot be recorded."""
+        indices, keys = indices.to(self.device, copy=True), keys.to(self.device, copy=True)
+        resident = getattr(self.dataset, "resident", False)  # else the batch is fetched outside the graph
+        x = self._frames(indices)
+
+        def body() -> Tensor:
+            loss = self._gradients(self._frames(indices) if resident else x, keys, share)
+            return self._update(loss) if self.world_size == 1 else loss
+
+        stream = torch.cuda.Stream(self.device)  # its own: graphs recorded on one stream share a workspace
+        torch.cuda.synchronize(self.device)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(2):  # libraries set themselves up; nothing is trained
+                    self._gradients(x, keys, share)
+                self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.synchronize(self.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                out = body()
+            torch.cuda.synchronize(self.device)
+        except RuntimeError as error:
+            warnings.warn(f"no CUDA graph, training is slower: {str(error).splitlines()[0]}", stacklevel=2)
+            torch.cuda.synchronize(self.device)
+            return lambda i, k: self._update(self._gradients(self._frames(i), k.to(self.device), share))
+
+        def replay(new_indices: Tensor, new_keys: Tensor) -> Tensor:
+            indices.copy_(new_indices, non_blocking=True)
+            keys.copy_(new_keys, non_blocking=True)
+            if not resident:
+                x.copy_(self._frames(new_indices))
+            graph.replay()
+            return out.clone() if self.world_size == 1 else self._update(out.clone())
+
+        return replay
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's memory as named tensors, on the CPU."""
-        tensors = {}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}.{key}"] = value.detach().to("cpu", copy=True).contiguous()
-        return tensors
+        return {
+            f"{name}.{key}": value.detach().to("cpu", copy=True).contiguous()
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Puts back what ``state`` gave; on whatever device, whatever its device was."""
-        for name, parameter in self.model.named_parameters():
-            state = self.optimizer.state[parameter]
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                if f"{name}.{key}" in tensors:
-                    value = tensors[f"{name}.{key}"]
-                    state[key] = value.clone() if key == "step" else value.to(parameter)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                for key, value in self.optimizer.state[parameter].items():
+                    value.copy_(tensors[f"{name}.{key}"])
