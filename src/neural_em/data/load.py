@@ -65,9 +65,12 @@ def generator(config: DataConfig, split: Split, seed: int, device: torch.device 
 
 def note_on(config: DataConfig) -> str:
     """What a reader of scores on this data has to know; usually nothing."""
+    notes = []
     if config.kind == "flying-mnist" and config.digits is not None:
-        return f"validation and test draw on the same {config.digits} digits as training"
-    return ""
+        notes.append(f"validation and test draw on the same {config.digits} digits as training")
+    if config.objects == 1:
+        notes.append("scenes of one object are too few to differ between training, validation and test")
+    return "; ".join(notes)
 
 
 def _generated(

@@ -2,7 +2,8 @@
 
 A sequence is a pure function of (seed, split, index), in integer arithmetic throughout: the same on every device, in
 any chunk, in any process. No sequence is in two splits, whatever the seeds: the image of the first frame decides which
-split a scene belongs to, and a split draws again until the scene is its own.
+split a scene belongs to, and a split draws again until the scene is its own. Scenes of a single object are the
+exception: there are so few (1,232 images of one shape) that dividing them would leave places where no object ever is.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _SCENE, _PARTITION = 0x5CE9E, 0x0A371  # keep these numbers apart from every oth
 _ATTEMPTS = 256  # a split owns a quarter of the scenes or more: failing this often by chance has odds of 1e-32
 _SHARED = 128  # stands for "two objects or more" among the labels while painting; one bit, above all labels
 _CODE_BITS = 18  # 4096 x 4096 pixels of 1,020 levels still add up to less than 2^53
-_PLACED = 2048  # sequences placed at a time, and painted at a time on a CPU (the canvas stays in its cache)
-_PAINTED = 64
-_PAINTED_CUDA = 16_384
+# pixels painted at a time, of first frames while placing and of whole sequences: on a CPU they stay in its cache
+_PLACED = {"cpu": 2048 * 28 * 28, "cuda": 16_384 * 28 * 28}
+_PAINTED = {"cpu": 64 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Scenes:
         placed: Placement | None = None
         for attempt in range(_ATTEMPTS):
             draft = self._draw(indices[pending], attempt)
+            if self.objects == 1:
+                return draft
             placed = draft if placed is None else placed
             mine = self._is_mine(draft)
             for done, new in zip(placed, draft, strict=True):
@@ -114,11 +117,14 @@ class Scenes:
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
+        area = self.height * self.width
+        device = "cuda" if self.device.type == "cuda" else "cpu"
         # a small share of the whole, so that the working memory stays below the result's
-        most = _PAINTED_CUDA if self.device.type == "cuda" else max(1, _PAINTED * 21 // self.frames)
-        lot = max(1, min(most, max(16, len(indices) // 8)))
-        for first in range(0, len(indices), max(_PLACED, lot)):
-            placement = self.place(indices[first : first + max(_PLACED, lot)])
+        most = max(1, _PAINTED[device] // (area * self.frames))
+        lot = min(most, max(16, len(indices) // 8))
+        hall = max(lot, _PLACED[device] // area)
+        for first in range(0, len(indices), hall):
+            placement = self.place(indices[first : first + hall])
             count = len(placement.sprite)
             for start in range(0, count, lot):
                 stop = min(start + lot, count)

@@ -77,7 +77,8 @@ def flying_shapes(
         objects: Shapes in each.
         frames: Frames in each.
         seed: Together with the split and its index, names a sequence, the same on every device.
-        split: "training", "validation" or "test"; they share no sequence, even under different seeds.
+        split: "training", "validation" or "test"; they share no sequence, even under different seeds, unless there
+            is one shape only.
         device: Where to make them.
         start: Index of the first sequence.
         height: Of a frame, in pixels.
