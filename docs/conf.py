@@ -1,0 +1,32 @@
+"""Sphinx settings; built with warnings as errors by ``make lint``."""
+
+from typing import Any
+
+import neural_em
+
+project = "nem"
+author = "The nem developers"
+copyright = author
+version = release = neural_em.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+
+html_theme = "furo"
+html_title = f"nem {release}"
+html_show_sphinx = False
+
+
+def setup(app: Any) -> None:
+    """Shapes such as (*key.shape, count) stand in docstrings as in code; the star is not emphasis."""
+    app.connect("autodoc-process-docstring", _escape_stars)
+
+
+def _escape_stars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = [line.replace("(*", r"(\*") for line in lines]
