@@ -1,0 +1,71 @@
+"""The data config fills in the paper's values and refuses what makes no sense."""
+
+import pytest
+
+from neural_em import NeuralEMError, config
+from neural_em.data import DataConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "objects", "frames", "side"),
+    [("static-shapes", 3, 1, 28), ("flying-shapes", 3, 21, 28), ("flying-mnist", 2, 21, 24)],
+)
+def test_the_paper_s_values_are_the_defaults(kind: str, objects: int, frames: int, side: int) -> None:
+    made = DataConfig(kind)  # type: ignore[arg-type]
+    assert made.scene() == (objects, frames, side, side)
+    assert made.velocities == (-1, 0, 1)
+    assert (made.train_size, made.validation_size, made.test_size) == (50_000, 1_000, 10_000)
+    assert not made.fresh
+
+
+def test_sizes_by_split() -> None:
+    made = DataConfig(train_size=5, validation_size=6, test_size=7)
+    assert [made.size(split) for split in ("training", "validation", "test")] == [5, 6, 7]
+
+
+def test_files_leave_open_what_they_decide() -> None:
+    made = DataConfig("file", path="frames.h5")
+    assert (made.objects, made.frames, made.height, made.width) == (None, None, None, None)
+    with pytest.raises(NeuralEMError, match="kind"):
+        made.scene()
+
+
+def test_a_config_survives_yaml() -> None:
+    made = DataConfig("flying-mnist", digits=20, velocities=(-2, 2), threshold=0.5, mnist="digits", fresh=True)
+    assert config.from_dict(DataConfig, config.to_dict(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "flying-shape"}, ["kind", "did you mean 'flying-shapes'"]),
+        ({"objects": 0}, ["objects", "got 0"]),
+        ({"objects": True}, ["objects", "True"]),
+        ({"objects": 2.0}, ["objects", "2.0"]),
+        ({"objects": 20}, ["objects", "at most 19"]),
+        ({"kind": "flying-mnist", "objects": 12}, ["objects", "at most 11"]),
+        ({"kind": "static-shapes", "frames": 2}, ["frames", "got 2"]),
+        ({"height": 5}, ["7 x 12", "5 x 28"]),
+        ({"height": 10**9}, ["height", "4096"]),
+        ({"train_size": 0}, ["train_size", "got 0"]),
+        ({"validation_size": None}, ["validation_size", "None"]),
+        ({"threshold": -0.1}, ["threshold", "-0.1"]),
+        ({"velocities": (0.5,)}, ["velocities", "0.5"]),
+        ({"overlap": "add"}, ["overlap", "maximum, sum"]),
+        ({"path": "x.h5"}, ["path", "'file'"]),
+        ({"kind": "file"}, ["path"]),
+        ({"kind": "file", "path": "x.h5", "fresh": True}, ["fresh"]),
+        ({"kind": "file", "path": "x", "fit": "resize"}, ["height and width"]),
+        ({"kind": "file", "path": "x", "fit": "stretch"}, ["fit", "resize"]),
+        ({"kind": "file", "path": "x", "channels": "gray"}, ["channels", "did you mean 'grey'"]),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(NeuralEMError) as error:
+        DataConfig(**fields)  # type: ignore[arg-type]
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(NeuralEMError, match="did you mean 'validation'"):
+        DataConfig().size("valid")  # type: ignore[arg-type]

@@ -1,0 +1,346 @@
+"""The user's own frames as a data set: windows, splits, channels, sizes and masks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from neural_em import NeuralEMError
+from neural_em.data import DataConfig, load_split
+from neural_em.data.dataset import MemoryDataset, StreamingDataset
+
+RNG = np.random.default_rng(0)
+
+
+def save(folder: Path, frames: np.ndarray, names: list[str] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, frame in enumerate(frames):
+        Image.fromarray(frame).save(folder / f"{names[number] if names else f'frame{number}'}.png")
+    return folder
+
+
+def load(path: Path, split: Any = "training", max_bytes: int | None = None, **fields: Any) -> Any:
+    return load_split(DataConfig("file", path=str(path), **fields), split, 0, max_bytes=max_bytes)
+
+
+def everything(data: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    batch = data.batch(torch.arange(len(data)))
+    return batch.frames.numpy(), None if batch.groups is None else batch.groups.numpy()
+
+
+def counted(count: int, height: int = 4, width: int = 5) -> np.ndarray:
+    """Frames that say which they are: all pixels have their number."""
+    return np.stack([np.full((height, width), number, np.uint8) for number in range(count)])
+
+
+def numbers(frames: np.ndarray) -> list[list[int]]:
+    """The numbers of the frames (N,T) that a data set holds."""
+    return np.round(frames[:, :, 0, 0, 0] * 255).astype(int).T.tolist()
+
+
+def test_a_folder_of_images_is_static_data(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (8, 6, 7), dtype=np.uint8)
+    data = load(save(tmp_path / "images", images))
+    assert data.shape == (1, 1, 6, 7)
+    assert not data.has_groups
+    assert np.array_equal(everything(data)[0][0, :, 0], images / np.float32(255))
+
+
+def test_sequences_are_dealt_out_in_tens(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(30))
+    dealt = {
+        split: [number for (number,) in numbers(everything(load(tmp_path / "images", split))[0])]
+        for split in ("training", "validation", "test")
+    }
+    assert dealt["validation"] == [8, 18, 28]
+    assert dealt["test"] == [9, 19, 29]
+    assert sorted(dealt["training"] + dealt["validation"] + dealt["test"]) == list(range(30))
+
+
+def test_few_sequences_are_in_every_split_and_a_note_says_so(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(9))
+    for split in ("training", "validation", "test"):
+        data = load(tmp_path / "images", split)
+        assert len(data) == 9
+        assert "fewer than 10" in data.note
+
+
+def test_folders_named_after_the_splits_are_used_as_they_are(tmp_path: Path) -> None:
+    for number, split in enumerate(("training", "validation", "test"), 2):
+        save(tmp_path / "images" / split, counted(number))
+    assert [len(load(tmp_path / "images", split)) for split in ("training", "validation", "test")] == [2, 3, 4]
+    assert load(tmp_path / "images", "test").note == ""
+
+
+def test_a_long_clip_becomes_windows(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", counted(50) + 100)
+    data = load(tmp_path / "a.npy")
+    assert data.shape[0] == 21
+    assert numbers(everything(data)[0]) == [list(range(100, 121)), list(range(121, 142))]
+    data = load(tmp_path / "a.npy", frames=4, stride=2, train_size=3)
+    assert numbers(everything(data)[0]) == [[100, 101, 102, 103], [102, 103, 104, 105], [104, 105, 106, 107]]
+
+
+def test_frames_of_a_folder_become_windows_if_asked(tmp_path: Path) -> None:
+    save(tmp_path / "frames", counted(12))
+    assert numbers(everything(load(tmp_path / "frames", frames=5))[0]) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+def test_frame_folders_are_clips(tmp_path: Path) -> None:
+    save(tmp_path / "clips" / "b", counted(7) + 100)
+    save(tmp_path / "clips" / "a", counted(6))
+    assert numbers(everything(load(tmp_path / "clips"))[0]) == [list(range(6)), list(range(100, 106))]
+    assert numbers(everything(load(tmp_path / "clips", frames=3))[0])[:2] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_an_array_of_sequences(tmp_path: Path) -> None:
+    array = RNG.random((11, 4, 6, 7)).astype(np.float32)
+    np.save(tmp_path / "a.npy", array)
+    frames, _ = everything(load(tmp_path / "a.npy", "test"))
+    assert np.array_equal(frames[:, 0, 0], array[9])
+
+
+def test_a_gif_and_a_video(tmp_path: Path) -> None:
+    pictures = [Image.fromarray(np.full((16, 16, 3), 20 * n, np.uint8)) for n in range(6)]
+    pictures[0].save(tmp_path / "a.gif", save_all=True, append_images=pictures[1:])
+    assert load(tmp_path / "a.gif").shape == (6, 3, 16, 16)
+    assert numbers(everything(load(tmp_path / "a.gif", channels="grey", frames=2))[0]) == [[0, 20], [40, 60], [80, 100]]
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    writer = imageio_ffmpeg.write_frames(str(tmp_path / "a.mp4"), (16, 16), macro_block_size=1)
+    writer.send(None)
+    for picture in pictures:
+        writer.send(np.asarray(picture).copy())
+    writer.close()
+    frames, _ = everything(load(tmp_path / "a.mp4", channels="grey"))
+    assert np.abs(np.array(numbers(frames)[0]) - 20 * np.arange(6)).max() <= 3
+
+
+def test_grey_colour_and_binary(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (3, 6, 7, 3), dtype=np.uint8)
+    save(tmp_path / "images", images)
+    assert load(tmp_path / "images").shape == (1, 3, 6, 7)
+    assert load(tmp_path / "images", channels="grey").shape == (1, 1, 6, 7)
+    frames, _ = everything(load(tmp_path / "images", channels="binary", threshold=0.4))
+    luma = images.astype(float) @ [0.299, 0.587, 0.114] / 255
+    sure = np.abs(luma - 0.4) > 0.01
+    assert np.array_equal((luma > 0.4)[sure], frames[0, :, 0][sure] == 1)
+    assert set(np.unique(frames)) == {0, 1}
+
+
+def test_one_coloured_image_makes_all_coloured(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(2))
+    save(tmp_path / "images", np.zeros((1, 4, 5, 3), np.uint8), ["z"])
+    assert load(tmp_path / "images").shape == (1, 3, 4, 5)
+
+
+def test_bytes_are_held_as_bytes(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(4))
+    assert load(tmp_path / "images").nbytes == 4 * 20
+
+
+def test_deep_and_shallow_images_mix(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(2))
+    Image.fromarray(np.full((4, 5), 40000, np.uint16)).save(tmp_path / "images" / "deep.png")
+    frames, _ = everything(load(tmp_path / "images"))
+    assert np.array_equal(frames[0, :, 0, 0, 0], np.array([40000 / 65535, 0, 1 / 255], np.float32))
+
+
+def test_sizes_may_differ_if_they_are_fitted(tmp_path: Path) -> None:
+    save(tmp_path / "images", np.zeros((1, 6, 7), np.uint8), ["a"])
+    save(tmp_path / "images", np.zeros((1, 9, 8), np.uint8), ["b"])
+    for fit in ("resize", "crop", "crop-resize"):
+        assert load(tmp_path / "images", fit=fit, height=5, width=4).shape == (1, 1, 5, 4)
+    with pytest.raises(NeuralEMError, match=r"b\.png: expected 6 x 7 .* got 9 x 8"):
+        load(tmp_path / "images")
+
+
+def test_data_too_large_for_memory_lies_on_the_disk(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (20, 6, 7), dtype=np.uint8)
+    save(tmp_path / "images", images)
+    save(tmp_path / "masks", images // 64)
+    held, read = (load(tmp_path / "images", masks=str(tmp_path / "masks"), max_bytes=limit) for limit in (None, 10))
+    assert isinstance(held, MemoryDataset)
+    assert isinstance(read, StreamingDataset)
+    for ours, theirs in zip(everything(read), everything(held), strict=True):
+        assert np.array_equal(ours, theirs)  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_masks_of_the_same_names(tmp_path: Path) -> None:
+    images, masks = counted(4), RNG.integers(0, 4, (4, 4, 5), dtype=np.uint8)
+    save(tmp_path / "images", images)
+    save(tmp_path / "masks", masks)
+    (tmp_path / "masks" / "frame2.png").unlink()
+    data = load(tmp_path / "images", masks=str(tmp_path / "masks"))
+    assert data.has_groups
+    _, groups = everything(data)
+    assert groups is not None
+    assert np.array_equal(groups[0, [0, 1, 3]], masks[[0, 1, 3]])
+    assert not groups[0, 2].any()  # a frame without a mask is not scored
+
+
+def test_masks_inside_the_folder_of_images(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(4))
+    save(tmp_path / "images" / "masks", counted(4))
+    _, groups = everything(load(tmp_path / "images", masks=str(tmp_path / "images" / "masks")))
+    assert groups is not None
+    assert groups[0, :, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_masks_with_a_palette_are_read_by_index(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(1))
+    mask = Image.fromarray(np.arange(20, dtype=np.uint8).reshape(4, 5))
+    mask.putpalette(bytes(range(255, -1, -1)) * 3)
+    (tmp_path / "masks").mkdir()
+    mask.save(tmp_path / "masks" / "frame0.png")
+    _, groups = everything(load(tmp_path / "images", masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[0, 0].ravel().tolist() == list(range(20))
+
+
+def test_masks_of_frame_folders(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / "clips" / name, counted(3))
+        save(tmp_path / "masks" / name, counted(3) + (10 if name == "b" else 0))
+    _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]]
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 5), (1, 6, 4, 5), (1, 6, 4, 5, 1)])
+def test_masks_as_an_array(shape: tuple[int, ...], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", counted(6))
+    np.save(tmp_path / "m.npy", (counted(6) % 3).reshape(shape))
+    _, groups = everything(load(tmp_path / "a.npy", frames=3, masks=str(tmp_path / "m.npy")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_masks_beside_the_frames_in_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", frames=counted(3), groups=counted(3))
+    data = load(tmp_path / "a.npz")
+    assert data.has_groups
+    assert everything(data)[1][:, 0, 0, 0].tolist() == [0, 1, 2]  # type: ignore[index]
+
+
+def test_the_mask_of_one_image(tmp_path: Path) -> None:
+    save(tmp_path, counted(2), ["image", "mask"])
+    _, groups = everything(load(tmp_path / "image.png", masks=str(tmp_path / "mask.png")))
+    assert groups is not None
+    assert (groups == 1).all()
+
+
+def test_masks_are_fitted_with_their_frames(tmp_path: Path) -> None:
+    image = np.zeros((8, 8), np.uint8)
+    image[2:6, 2:6] = 255
+    save(tmp_path / "images", image[None])
+    save(tmp_path / "masks", (image > 0).astype(np.uint8)[None] * 7)
+    frames, groups = everything(load(tmp_path / "images", masks=str(tmp_path / "masks"), fit="crop", height=4, width=4))
+    assert groups is not None
+    assert (frames == 1).all()
+    assert (groups == 7).all()
+
+
+def _other_sizes(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(2))
+    save(folder / "images", np.zeros((1, 9, 9), np.uint8), ["z"])
+    return {"names": "z.png"}
+
+
+def _orphan(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(2))
+    save(folder / "masks", counted(3))
+    return {"masks": str(folder / "masks"), "names": "frame2.png"}
+
+
+def _orphan_clip(folder: Path) -> dict[str, Any]:
+    for name in ("a", "b"):
+        save(folder / "images" / name, counted(2))
+    for name in ("a", "b", "c"):
+        save(folder / "masks" / name, counted(2))
+    return {"masks": str(folder / "masks"), "names": str(Path("masks") / "c")}
+
+
+def _no_masks_of_a_clip(folder: Path) -> dict[str, Any]:
+    for name in ("a", "b"):
+        save(folder / "images" / name, counted(2))
+    save(folder / "masks" / "a", counted(2))
+    return {"masks": str(folder / "masks"), "names": str(Path("masks") / "b")}
+
+
+def _mask_of_another_size(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(2))
+    save(folder / "masks", counted(2, 5, 5))
+    return {"masks": str(folder / "masks"), "names": "masks/frame0.png"}
+
+
+def _coloured_mask(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    save(folder / "masks", np.zeros((1, 4, 5, 3), np.uint8))
+    return {"masks": str(folder / "masks"), "names": "masks/frame0.png"}
+
+
+def _deep_mask(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    save(folder / "masks", np.full((1, 4, 5), 300, np.uint16))
+    return {"masks": str(folder / "masks"), "names": "masks/frame0.png"}
+
+
+def _empty_masks(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    (folder / "masks").mkdir()
+    return {"masks": str(folder / "masks"), "names": "masks"}
+
+
+def _absent_masks(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    return {"masks": str(folder / "masks"), "names": "masks"}
+
+
+def _short_masks(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(3))
+    np.save(folder / "m.npy", counted(2))
+    return {"masks": str(folder / "m.npy"), "names": "m.npy"}
+
+
+def _masks_in_halves(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(2))
+    np.save(folder / "m.npy", counted(2) + 0.5)
+    return {"masks": str(folder / "m.npy"), "names": "m.npy"}
+
+
+def _short_clip(folder: Path) -> dict[str, Any]:
+    save(folder / "images" / "a", counted(5))
+    save(folder / "images" / "b", counted(3))
+    return {"frames": 4, "names": str(Path("images") / "b")}
+
+
+def _damaged_late(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(3))
+    path = folder / "images" / "frame2.png"
+    path.write_bytes(path.read_bytes()[:40])
+    return {"names": "frame2.png"}
+
+
+def _empty(folder: Path) -> dict[str, Any]:
+    (folder / "images").mkdir()
+    return {"names": "images"}
+
+
+CASES = [
+    _other_sizes, _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _deep_mask,
+    _empty_masks, _absent_masks, _short_masks, _masks_in_halves, _short_clip, _damaged_late, _empty,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.__name__.strip("_") for case in CASES])
+def test_what_does_not_fit_together_is_refused_by_name(case: Any, tmp_path: Path) -> None:
+    fields = case(tmp_path)
+    name = fields.pop("names")
+    with pytest.raises(NeuralEMError) as error:
+        load(tmp_path / "images", **fields)
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
