@@ -88,6 +88,11 @@ def evaluate(
     return _result(arrays, config, _loss_weights(model, arrays["total"].shape[1]), dataset.note)
 
 
+def start_keys(seed: int, start: int, indices: Tensor, device: torch.device | str = "cpu") -> Tensor:
+    """Keys (B,) of a start of the sequences at the given indices (B,): the noise and the first assignment scored."""
+    return randomness.keys(seed, _STARTS, start, indices, device=device)
+
+
 def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> int:
     """Sequences at a time: what was asked for, or as many as keep all steps' psi within the memory meant for it."""
     T, C, H, W = dataset.shape
@@ -117,7 +122,7 @@ def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: Eval
     groups = None if batch.groups is None else _next_groups(batch.groups.to(device), len(x) - 1, config.static)
     starts = []
     for start in range(config.starts):
-        keys = randomness.keys(config.seed, _STARTS, start, indices, device=device)
+        keys = start_keys(config.seed, start, indices, device)
         starts.append(_evaluate_start(model, x, groups, keys, config.components))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
