@@ -37,6 +37,7 @@ def data(
 ) -> None:
     """Make a data set: flying or static shapes, or flying digits, with their true groups."""
     from neural_em.data.config import DataConfig
+    from neural_em.data.files import writable
     from neural_em.data.load import GENERATORS
 
     if kind not in GENERATORS:
@@ -52,6 +53,9 @@ def data(
         cast(Any, kind), **{name: value for name, value in given.items() if value is not None},
         train_size=train_size, validation_size=validation_size, test_size=test_size,
     )  # fmt: skip
+    for path in (out, preview):  # both, before either is written
+        if path is not None:
+            writable(path)
     if preview is not None:
         _preview(config, seed, preview)
     if out is not None:

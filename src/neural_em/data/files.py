@@ -13,11 +13,7 @@ from neural_em.errors import NeuralEMError, refuse
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error."""
-    target = Path(path)
-    if target.is_dir():
-        refuse(str(target), "the name of a file to write", "a folder")
-    if not target.parent.is_dir():
-        refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
+    target = writable(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial{target.suffix}")
     try:
         yield partial
@@ -26,6 +22,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file can have this name."""
+    target = Path(path)
+    if target.is_dir():
+        refuse(str(target), "the name of a file to write", "a folder")
+    if not target.parent.is_dir():
+        refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
+    return target
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

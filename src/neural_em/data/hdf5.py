@@ -6,6 +6,7 @@ shape (T, N, H, W, C) in float32. Static data has T = 1.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,11 +46,51 @@ def write_hdf5(
         attributes: Text to store in the file.
         advance: Called with the number of sequences written since the last call.
     """
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
-        for name, text in (attributes or {}).items():
-            file.attrs[name] = text
-        for split, (scenes, count) in splits.items():
-            _write_split(file.create_group(split), scenes, count, advance or (lambda _: None))
+
+    def check_and_advance(count: int) -> None:
+        target.check()
+        if advance is not None:
+            advance(count)
+
+    with replacing(path) as partial, _Target(partial) as target:
+        with h5py.File(target, "w") as file:
+            for name, text in (attributes or {}).items():
+                file.attrs[name] = text
+            for split, (scenes, count) in splits.items():
+                _write_split(file.create_group(split), scenes, count, check_and_advance)
+        target.check()
+
+
+class _Target(io.FileIO):
+    """A file that never fails while HDF5 writes to it, as the library may crash then; ``check`` raises the error."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w+")
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Writes, or remembers why not."""
+        size = memoryview(data).nbytes
+        try:
+            written = 0
+            while self._error is None and written < size:
+                written += super().write(memoryview(data).cast("B")[written:])
+        except OSError as error:
+            self._error = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Sets the size, or remembers why not."""
+        try:
+            return super().truncate(size) if self._error is None else size or 0
+        except OSError as error:
+            self._error = error
+            return size or 0
+
+    def check(self) -> None:
+        """Raises what went wrong, if anything did."""
+        if self._error is not None:
+            raise self._error
 
 
 def _write_split(group: Any, scenes: Scenes, count: int, advance: Callable[[int], None]) -> None:
