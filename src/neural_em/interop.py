@@ -48,7 +48,7 @@ def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
 def finite_array(name: str, values: Any) -> Tensor:
     """The values as float32, if they are finite numbers."""
     try:
-        array = np.array(values, dtype=np.float32)  # a copy: the model does not share its weights with the caller
+        array = np.array(values, dtype=np.float32)  # a copy: what cannot be written makes torch warn
     except (TypeError, ValueError):
         refuse(f"variables[{name!r}]", "an array of numbers", type(values).__name__)
     if not np.isfinite(array).all():

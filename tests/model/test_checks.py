@@ -57,6 +57,10 @@ def test_a_wrong_call_is_refused_in_one_line(case):
     assert "\n" not in str(error.value)
 
 
+def test_an_assignment_may_be_rounded():
+    assert MODEL.unroll(X, 1, gamma=torch.full((2, 1, 1, 4, 6), 1 + 2e-7)).gamma.shape == (3, 2, 1, 1, 4, 6)
+
+
 def test_wrong_calls_of_the_stepwise_face_are_refused():
     state = MODEL.start(X[0], 3)
     for wrong, message in [

@@ -180,18 +180,18 @@ free = 256 << 20
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + free, used + free))
 for path in sys.argv[1:]:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         load(path)
         print("loaded")
     except NeuralEMError:
-        print(f"refused {time.perf_counter() - start:.3f}")
+        print(f"refused {time.process_time() - start:.3f}")
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory in use is read from /proc")
 def test_sizes_that_a_file_only_claims_are_never_allocated(tmp_path):
-    """In a process that may take 256 MiB more, each file that claims up to exabytes is refused within a second."""
+    """In a process that may take 256 MiB more, each file that claims up to exabytes is refused in no time."""
     paths = []
     for i, change in enumerate(HUGE):
         path = tmp_path / f"{i}.safetensors"
@@ -202,7 +202,7 @@ def test_sizes_that_a_file_only_claims_are_never_allocated(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     answers = [line.split() for line in done.stdout.splitlines()]
     assert [answer[0] for answer in answers] == ["refused"] * len(HUGE)
-    assert max(float(answer[1]) for answer in answers[1:]) < 2.0
+    assert max(float(answer[1]) for answer in answers) < 2.0  # seconds of the processor: others may be using it too
 
 
 def test_tensors_that_a_file_only_claims_are_never_allocated(file):

@@ -50,8 +50,8 @@ def check_array(name: str, array: Any, shape: tuple[int, ...], like: Tensor) -> 
         refuse(name, f"{like.dtype} on {like.device}, as the weights", f"{array.dtype} on {array.device}")
 
 
-def check_values(name: str, array: Tensor) -> None:
-    """Refuses numbers outside [0, 1] and what is not a number; waits for the array's device."""
-    if not bool(((array >= 0) & (array <= 1)).all()):
+def check_values(name: str, array: Tensor, slack: float = 0.0) -> None:
+    """Refuses numbers further than the slack outside [0, 1], and what is not one; waits for the array's device."""
+    if not bool(((array >= -slack) & (array <= 1 + slack)).all()):
         got = f"values from {float(array.min()):g} to {float(array.max()):g}"
         refuse(name, "numbers between 0 and 1", "not-a-number" if bool(array.isnan().any()) else got)

@@ -157,9 +157,20 @@ class NeuralEM(nn.Module):
         state = self.start(x[0], components, gamma, generator)
         if check:
             check_values("x_noisy", x_noisy)
-            check_values("gamma", state.gamma)
+            check_values("gamma", state.gamma, slack=1e-5)  # a share may have been rounded up
+        return self.run(state, x, x_noisy, weights)
+
+    def run(self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor) -> Unrolled:
+        """The loop itself, from any state, unchecked: M-step, E-step and losses for each of T steps.
+
+        Args:
+            state: where to start.
+            x: T+1 clean frames; the first is not looked at.
+            x_noisy: T noisy frames.
+            weights: of each step's loss (T,).
+        """
         states, infos = [], []
-        for t in range(T):
+        for t in range(len(x_noisy)):
             state, info = self.step(state, x_noisy[t], x[t + 1], check=False)
             states.append(state)
             infos.append(info)
@@ -231,8 +242,6 @@ class NeuralEM(nn.Module):
 
 
 def random_assignment(normal: Tensor) -> Tensor:
-    """|normal| (B,K,1,H,W) normalised over K; exactly 1 where there is one component."""
-    if normal.shape[1] == 1:
-        return torch.ones_like(normal)
+    """|normal| (B,K,1,H,W) normalised over K: exactly 1 where there is one component."""
     gamma = normal.abs() + 1e-20  # K zeros at once cannot be divided
     return gamma / gamma.sum(dim=1, keepdim=True)
