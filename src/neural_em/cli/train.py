@@ -43,7 +43,8 @@ def train(
     data: Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")] = None,
     masks: Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run folder.", show_default="runs/ and a name that tells the settings")
+        Path | None,
+        typer.Option("--run", "--run-dir", help="Run folder.", show_default="runs/ and a name that tells the settings"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; never begin one.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",

@@ -25,7 +25,7 @@ from neural_em.training import device as devices
 from neural_em.training.display import logger, shown
 from neural_em.training.keeper import read_finished
 from neural_em.training.loop import Callback, Run
-from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder
+from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, open_in_first
 from neural_em.training.state import EPOCHS, Progress
 from neural_em.training.stop import Stop
 from neural_em.training.together import Steps, outcomes, train_together
@@ -117,7 +117,7 @@ class _Trainer:
             return outcomes(train_together({"": self._seed(experiment, path, "")}, self.device))
         first = experiment.training.seed
         names = {f"seed-{seed}": experiment.with_seed(seed) for seed in range(first, first + count)}
-        parent = self._open(path, experiment, parts=True)
+        parent = open_in_first(path, experiment, self.device, parts=True)
         try:
             runs = {name: self._seed(each, path / name, name) for name, each in names.items()}
             results = train_together(runs, self.device)
@@ -134,7 +134,7 @@ class _Trainer:
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
         """Every stage in a folder of its own, begun with the best weights of the one before."""
-        parent = self._open(path, experiment, parts=True)
+        parent = open_in_first(path, experiment, self.device, parts=True)
         try:
             weights, summaries = None, {}
             for number in range(len(experiment.stages)):
@@ -161,7 +161,7 @@ class _Trainer:
         weights: dict[str, Tensor] | None = None, sealed: bool = False,
     ) -> Steps:  # fmt: skip
         """One run in one folder; one that is finished is only read."""
-        folder = self._open(path, experiment)
+        folder = open_in_first(path, experiment, self.device)
         try:
             finished = self._finished(experiment, folder, name, sealed)
             if finished is not None:
@@ -199,9 +199,3 @@ class _Trainer:
             callback("note", {"run": name, "text": f"this run is finished{longer}"})
             callback("stop", {"run": name, "outcome": outcome})
         return outcome
-
-    def _open(self, path: Path, experiment: Experiment, parts: bool = False) -> RunFolder | None:
-        """The run folder, in the first process; where that fails, it fails in all."""
-        opened: list[RunFolder] = []
-        distributed.from_first(lambda: opened.append(RunFolder(path, experiment, parts)), self.device)
-        return opened[0] if opened else None

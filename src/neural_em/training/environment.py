@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
     }
 
 
+@cache
 def commit() -> str | None:
     """The commit of the checkout that the package runs from, marked where files were changed; None outside of one."""
     folder = Path(__file__).resolve().parent

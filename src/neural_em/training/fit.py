@@ -17,7 +17,7 @@ from neural_em.training.config import TrainingConfig
 from neural_em.training.display import logger
 from neural_em.training.loop import Callback, Run
 from neural_em.training.outcome import Outcome
-from neural_em.training.run_folder import RunFolder
+from neural_em.training.run_folder import open_in_first
 from neural_em.training.stop import Stop
 from neural_em.training.together import outcomes, train_together
 
@@ -63,19 +63,18 @@ def fit(
     model.to(devices.dtype_of(config.precision))
     data = _dataset(data, "data", model)
     validation = None if validation is None else _dataset(validation, "validation", model)
-    settings = FitConfig(model.config, config)
-    folder = None
-    if run is not None and distributed.is_first():
-        folder = RunFolder(run, settings)
-        callbacks = (logger(folder), *callbacks)
     stop = Stop(max_minutes)
-    try:
-        task = Run(model, data, validation, config, folder, stop, callbacks)
-        with stop.listening(), devices.products(config.precision, device):
+    with distributed.joined(device) as own, stop.listening(), devices.products(config.precision, device):
+        if own != device:
+            refuse("model", f"on {own}, the GPU of this process", f"on {device}")
+        folder = open_in_first(run, FitConfig(model.config, config), device) if run is not None else None
+        try:
+            told = callbacks if folder is None else (logger(folder), *callbacks)
+            task = Run(model, data, validation, config, folder, stop, told)
             return outcomes(train_together({"": task.train()}, device))[0]
-    finally:
-        if folder is not None:
-            folder.close()
+        finally:
+            if folder is not None:
+                folder.close()
 
 
 def _dataset(data: Dataset | Tensor, name: str, model: NeuralEM) -> Dataset:

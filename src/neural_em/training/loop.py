@@ -242,7 +242,8 @@ class Run:
         raise NeuralEMError(problem)
 
     def _interrupted(self) -> bool:
-        return distributed.world_size() == 1 and self.stop.reason is not None  # alone, others would wait for ever
+        """Whether validation is to be broken off: for Ctrl-C alone, so that short times still come to an end of it."""
+        return distributed.world_size() == 1 and self.stop.asked  # among several, the others would wait for ever
 
     def _pass_time(self) -> None:
         now = time.monotonic()

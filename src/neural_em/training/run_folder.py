@@ -15,9 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
+
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.storage.weights import write_whole
+from neural_em.training import distributed
 from neural_em.training.state import Row
 
 CONFIG, METRICS, SUMMARY, LOG = "config.yaml", "metrics.csv", "summary.json", "log.txt"
@@ -133,6 +136,15 @@ class RunFolder:
         except BlockingIOError:
             self.close()
             refuse(f"{self.path}", "a run folder that no other process uses", "one that is being trained in")
+
+
+def open_in_first(
+    path: str | os.PathLike[str], config: Any, device: torch.device, parts: bool = False
+) -> RunFolder | None:
+    """The folder, opened by the first process and None in the others; where that fails, it fails in all."""
+    opened: list[RunFolder] = []
+    distributed.from_first(lambda: opened.append(RunFolder(path, config, parts)), device)
+    return opened[0] if opened else None
 
 
 def compare(path: Path, config: Any) -> None:

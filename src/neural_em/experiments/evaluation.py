@@ -1,0 +1,274 @@
+"""Evaluates trained runs: on the data they were trained for, or on others that are named as differences."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from neural_em import config as configs
+from neural_em.data import DataConfig, Dataset, load_split
+from neural_em.data.config import SPLITS
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.evaluation import (
+    Aggregate,
+    EvaluationConfig,
+    Result,
+    evaluate,
+    read_json,
+    write_csv,
+    write_json,
+    write_sequences_csv,
+)
+from neural_em.experiments.runs import TrainedRun
+from neural_em.model import NeuralEM
+from neural_em.model.fast import accelerate
+from neural_em.storage.weights import write_whole
+from neural_em.training import device as devices
+from neural_em.training import environment
+from neural_em.training.run_folder import CHANGEABLE, flat
+
+EVALUATIONS = "evaluations"  # sub-folder of a run folder
+_NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate a run on; ``None`` is as it was trained.
+
+    Attributes:
+        objects: objects in a generated sequence.
+        components: K.
+        steps: EM steps; generated sequences are made as long as they need to be.
+        split: ``training``, ``validation`` or ``test``.
+        static: look at frame 0 only, repeated.
+        data: the user's own file or folder instead of the run's data.
+        masks: its true groups.
+        starts: random starts for each sequence.
+        size: how many sequences; ``None``: the whole split.
+        seed: of the starts and of the noise.
+        batch_size: sequences at a time; changes no result.
+    """
+
+    objects: int | None = None
+    components: int | None = None
+    steps: int | None = None
+    split: str = "test"
+    static: bool = False
+    data: str | None = None
+    masks: str | None = None
+    starts: int = 1
+    size: int | None = None
+    seed: int = 0
+    batch_size: int = 500
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be, before anything is loaded."""
+        if self.split not in SPLITS:
+            unknown("split", self.split, SPLITS)
+        for name in ("objects", "components", "steps", "starts", "size", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                refuse(name, "an integer >= 1", repr(value))
+        if self.masks is not None and self.data is None:
+            refuse("masks", "the data they belong to as well (--data)", "masks alone")
+
+    def data_config(self, run: TrainedRun) -> DataConfig:
+        """The data to evaluate the run on."""
+        data = run.experiment.data
+        if self.data is not None:
+            data = self._own_data(run)
+        elif not run.data_known:
+            where = run.folder or run.weights or run.name
+            refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
+        if data.kind == "file":
+            if self.objects is not None:
+                refuse("objects", "data that are generated", repr(data.path))
+            return data
+        changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}
+        if self.static:
+            changes["frames"] = 1
+        elif self.steps is not None and data.frames != 1:
+            changes["frames"] = self.steps + 1
+        return replace(data, **changes)
+
+    def config(self, run: TrainedRun) -> EvaluationConfig:
+        """How to evaluate the run."""
+        training = run.experiment.training
+        return EvaluationConfig(
+            self.components or training.components, self.steps or training.steps, self.static, self.starts, self.seed,
+            batch_size=self.batch_size,
+        )  # fmt: skip
+
+    def name(self, run: TrainedRun) -> str:
+        """A file name that says what is special: nothing is named that is as the run was trained."""
+        trained = {"objects": run.experiment.data.objects, "components": run.experiment.training.components}
+        parts = [self.split]
+        for name in _NAMED:
+            value, usual = getattr(self, name), getattr(_USUAL, name)
+            if value != usual and value != trained.get(name):
+                parts.append(name if value is True else f"{name}{value}")
+        if self.data is not None:
+            path = os.path.abspath(self.data)
+            stem = re.sub(r"[^A-Za-z0-9.]+", "_", Path(path).stem)[:40]
+            parts.append(f"{stem}_{hashlib.sha256(f'{path}:{self.masks}'.encode()).hexdigest()[:8]}")
+        parts += [] if run.which == "best" else [run.which]
+        return "-".join(parts)
+
+    def options(self) -> str:
+        """The same as options of ``nem evaluate``."""
+        words = []
+        for name, value in asdict(self).items():
+            if value != getattr(_USUAL, name):
+                words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [shlex.quote(str(value))])
+        return " ".join(words)
+
+    def _own_data(self, run: TrainedRun) -> DataConfig:
+        data = run.experiment.data
+        given: Any = {
+            "path": os.path.abspath(str(self.data)),
+            "masks": None if self.masks is None else os.path.abspath(self.masks),
+        }
+        if run.data_known and data.kind == "file":  # as the run's own data were cut and fitted
+            return replace(data, **given)
+        return DataConfig("file", **given, train_size=10**9, validation_size=10**9, test_size=10**9)
+
+
+_USUAL = Evaluation()
+
+
+class Evaluator:
+    """Evaluates runs on one device; data that several runs share are made once.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        progress: called with the run's name, the number of sequences done and of all.
+    """
+
+    def __init__(self, device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> None:
+        self.device, self.progress = devices.choose(device), progress
+        self._held: tuple[Any, Dataset] | None = None
+
+    def model(self, run: TrainedRun) -> NeuralEM:
+        """The run's model, the fast one."""
+        return accelerate(run.load(self.device))
+
+    def dataset(self, run: TrainedRun, evaluation: Evaluation) -> Dataset:
+        """The data to evaluate the run on, which fit its model."""
+        config = evaluation.data_config(run)
+        data = self._load(config, run.experiment.data_seed, evaluation)
+        frames = data.shape[0]
+        steps = evaluation.config(run).steps
+        if config.kind == "file" and not evaluation.static and steps is not None and 1 < frames <= steps:
+            data = self._load(replace(config, frames=steps + 1), run.experiment.data_seed, evaluation)
+        model = run.experiment.model
+        size = (model.channels, model.height, model.width)
+        if tuple(data.shape[1:]) != size:
+            refuse("data", f"frames of (C,H,W) {size}, which {run.name} is made for", tuple(data.shape[1:]))
+        return data
+
+    def result(self, run: TrainedRun, evaluation: Evaluation) -> Result:
+        """Evaluates a run; the result's settings say everything that it depends on."""
+        data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
+        told = None if self.progress is None else _named(self.progress, run.name)
+        with devices.products(run.experiment.training.precision, self.device):
+            result = evaluate(model, data, evaluation.config(run), told)
+        made = environment.describe(self.device, devices.resolve(run.experiment.training.precision, self.device))
+        seconds = round(time.monotonic() - began, 3)
+        settings = {
+            **result.settings, **identity(run, evaluation), "trained_components": run.experiment.training.components,
+            "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
+        }  # fmt: skip
+        return replace(result, settings=settings, note="; ".join(filter(None, (*run.notes, result.note))))
+
+    def _load(self, config: DataConfig, seed: int, evaluation: Evaluation) -> Dataset:
+        key = (config, seed, evaluation.split, evaluation.size)
+        if self._held is None or self._held[0] != key:
+            self._held = None  # make room first
+            split: Any = evaluation.split
+            self._held = key, load_split(config, split, seed, self.device, evaluation.size)
+        return self._held[1]
+
+
+def identity(run: TrainedRun, evaluation: Evaluation) -> dict[str, Any]:
+    """What one evaluation is about: the weights and the data; another one is not the same result."""
+    return {
+        "split": evaluation.split,
+        "size": evaluation.size,
+        "data": json.loads(json.dumps(configs.to_dict(evaluation.data_config(run)))),
+        "data_seed": run.experiment.data_seed,
+        "weights": run.which,
+        "fingerprint": run.fingerprint(),
+    }
+
+
+def stored_path(run: TrainedRun, evaluation: Evaluation) -> Path | None:
+    """Where a run keeps the evaluation; None for one without a folder."""
+    return None if run.folder is None else run.folder / EVALUATIONS / f"{evaluation.name(run)}.json"
+
+
+def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
+    """An evaluation that was made before, of the very same weights in the very same way."""
+    path = stored_path(run, evaluation)
+    if path is None or not path.is_file():
+        return None
+    try:
+        result = read_json(path)
+    except NeuralEMError:
+        return None
+    wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
+    del wanted["batch_size"]
+    return result if all(result.settings.get(name) == value for name, value in wanted.items()) else None
+
+
+def write_result(result: Result, folder: Path, name: str) -> Path:
+    """Writes a result as JSON, its summaries and curves as CSV, and its single sequences as CSV."""
+    _make(folder)
+    write_json(result, folder / f"{name}.json")
+    write_csv(result, folder / f"{name}.csv")
+    write_sequences_csv(result, folder / f"{name}-sequences.csv")
+    return folder / f"{name}.json"
+
+
+def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, name: str) -> Path:
+    """Writes mean and deviation over runs as JSON and as CSV."""
+    _make(folder)
+    values = {"of": list(runs), **asdict(aggregate)}
+    write_whole(folder / f"{name}.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("section", "score", "step", "mean", "deviation", "runs"))
+    for score, curve in aggregate.curves.items():
+        writer.writerows(("step", score, step, *astuple(value)) for step, value in enumerate(curve, start=1))
+    for section, scores in aggregate.sections.items():
+        writer.writerows((section, score, None, *astuple(value)) for score, value in scores.items())
+    write_whole(folder / f"{name}.csv", text.getvalue().encode())
+    return folder / f"{name}.json"
+
+
+def differences(runs: Sequence[TrainedRun]) -> list[str]:
+    """The settings in which runs differ, beside the seed; a mean over such runs says little."""
+    tables = [dict(flat(configs.to_dict(run.experiment))) for run in runs]
+    free = {*CHANGEABLE, "training.seed", "training.precision"}
+    keys = dict.fromkeys(key for table in tables for key in table if key not in free)
+    return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NeuralEMError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(name, done, total)

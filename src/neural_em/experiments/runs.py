@@ -1,0 +1,260 @@
+"""Trained models, found again: run folders, folders of several seeds or stages, weight files and shipped models."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import neural_em
+from neural_em import config as configs
+from neural_em.data import DataConfig
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.experiments.config import Experiment
+from neural_em.experiments.presets import preset as preset_named
+from neural_em.model import NeuralEM
+from neural_em.storage import load
+from neural_em.storage.pretrained import Card, find_model
+from neural_em.training import TrainingConfig
+from neural_em.training.fit import FitConfig
+from neural_em.training.run_folder import BEST, CONFIG, ENVIRONMENT, LAST, METRICS, SUMMARY
+
+WEIGHTS = {"best": BEST, "last": LAST}
+_MAX_JSON = 1 << 26  # bytes
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model and what is known of its making.
+
+    Attributes:
+        name: what to call it.
+        experiment: its settings; those of the last stage, where there were stages.
+        load: gives the model on a device.
+        data_known: whether the experiment's data are those it was trained on; else they have to be named.
+        folder: its run folder, where it has one.
+        weights: its weight file, where it has one.
+        which: ``best`` or ``last``: which epoch's weights these are.
+        notes: what a reader of its scores has to know.
+    """
+
+    name: str
+    experiment: Experiment
+    load: Callable[[torch.device | str], NeuralEM]
+    data_known: bool = True
+    folder: Path | None = None
+    weights: Path | None = None
+    which: str = "best"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How training went and why it stopped; empty where nobody wrote it down."""
+        return {} if self.folder is None else read_object(self.folder / SUMMARY)
+
+    @property
+    def environments(self) -> list[dict[str, Any]]:
+        """Versions, commit, device and command of each start of the run."""
+        return [] if self.folder is None else environments(self.folder)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """What training logged, one row an epoch; the epochs of stages count on."""
+        return [] if self.folder is None else read_metrics(self.folder)
+
+    def fingerprint(self) -> str | None:
+        """Tells one content of the weight file from another."""
+        return None if self.weights is None else hashlib.sha256(self.weights.read_bytes()).hexdigest()
+
+
+@dataclass
+class Found:
+    """The runs that can be used, and for those that cannot, why."""
+
+    runs: list[TrainedRun] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def find_runs(
+    sources: Iterable[str | os.PathLike[str]], which: str = "best", preset: str | None = None
+) -> Found:  # fmt: skip
+    """The trained models at some places.
+
+    Args:
+        sources: run folders (one of several seeds gives all of them), weight files, or names of shipped models.
+        which: ``best`` or ``last``, the epoch whose weights to take.
+        preset: whose data to use, for models that do not say what they were trained on.
+    """
+    if which not in WEIGHTS:
+        unknown("weights", which, WEIGHTS)
+    found, sources = Found(), list(sources)
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            _add_folder(found, path, which, preset)
+        elif path.is_file():
+            found.runs.append(_from_file(path, preset))
+        else:
+            card = find_model(source)  # a shipped one
+            found.runs.append(_from_card(card, card.name, preset))
+    if not found.runs:
+        # all of them for one folder, one line for many
+        raise NeuralEMError("; ".join(found.problems) if found.problems else "runs: expected at least one, got none")
+    return Found(_told_apart(found.runs), found.problems)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; empty where there is none that can be read."""
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            return {}
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def environments(folder: Path) -> list[dict[str, Any]]:
+    """Each start of a run, or of its last stage."""
+    starts = read_object(folder / ENVIRONMENT).get("starts")
+    if starts is None and (stages := sub_folders(folder, "stage-")):
+        return environments(stages[-1])
+    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of ``metrics.csv``, of all stages one after another."""
+    rows: list[dict[str, Any]] = []
+    for part in sub_folders(folder, "stage-") or [folder]:
+        before = int(rows[-1]["epoch"]) if rows else 0
+        try:
+            with open(part / METRICS, encoding="utf-8", newline="") as file:
+                read = [dict(row) for row in csv.DictReader(file)]
+            rows += [{**row, "epoch": int(row["epoch"]) + before} for row in read]
+        except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            continue
+    return rows
+
+
+def sub_folders(folder: Path, prefix: str) -> list[Path]:
+    """``seed-0``, ``seed-1``, ... or ``stage-1``, ... of a run, by number."""
+    numbered = [(path.name.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*") if path.is_dir()]
+    return [path for _, path in sorted((int(number), path) for number, path in numbered if number.isdigit())]
+
+
+def read_experiment(folder: Path) -> tuple[Experiment, bool]:
+    """The settings of a run folder, and whether they say what the data were."""
+    path = folder / CONFIG
+    if not path.is_file():
+        holds = "one without it" if folder.is_dir() else "nothing there"
+        refuse(f"{folder}", f"a run folder with its {CONFIG}", holds)
+    try:
+        try:
+            python = configs.read(FitConfig, path)  # a run that was started from Python, on data as they came
+        except NeuralEMError:
+            return configs.read(Experiment, path), True
+        return Experiment(python.name, python.model, training=replace(python.training, steps=None)), False
+    except NeuralEMError as error:
+        made = next((start.get("neural_em") for start in reversed(environments(folder))), None)
+        version = "" if made in (None, neural_em.__version__) else (
+            f" (the run was made with version {made}, this is {neural_em.__version__})"
+        )  # fmt: skip
+        text = str(error).removeprefix(f"{path}: ")
+        raise NeuralEMError(f"{path}: {text}{version}") from None
+
+
+def unfinished(summary: Mapping[str, Any], what: str = "training") -> str:
+    """What to say of a run that is not finished; empty for one that is."""
+    if not summary or summary.get("finished") is True:
+        return ""
+    stopped = summary.get("stopped") or "still going on, or killed"
+    return f"{what} is not finished: {stopped} after {summary.get('epochs')} epochs"
+
+
+def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> None:
+    """The run of a folder, or those of its seeds; one seed without weights does not hold up the others."""
+    seeds = sub_folders(path, "seed-")
+    if not seeds:
+        found.runs.append(_from_folder(path, which, preset))
+        return
+    for seed in seeds:
+        try:
+            run = _from_folder(seed, which, preset)
+        except NeuralEMError as error:
+            found.problems.append(str(error))
+        else:
+            found.runs.append(replace(run, name=f"{path.resolve().name}/{seed.name}"))
+
+
+def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
+    experiment, known = read_experiment(path)
+    file, notes = path / WEIGHTS[which], []
+    summary = read_object(path / SUMMARY)
+    if experiment.stages:
+        stages = len(experiment.stages)
+        done = [stage for stage in sub_folders(path, "stage-") if (stage / WEIGHTS[which]).is_file()]
+        if not file.is_file() and done:
+            file = done[-1] / WEIGHTS[which]
+            notes.append(f"only {done[-1].name} of {stages} has begun, its weights are used")
+        experiment = experiment.stage(stages - 1)
+    if not file.is_file():
+        refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(summary))
+    notes += [text] if (text := unfinished(summary)) else []
+    run = TrainedRun(
+        path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)
+    )
+    return _with_preset(run, preset)
+
+
+def _from_file(path: Path, preset: str | None) -> TrainedRun:
+    """A weight file, whose settings lie beside it if it is still where training put it."""
+    beside = {file: which for which, file in WEIGHTS.items()}
+    if path.name in beside and preset is None and (path.parent / CONFIG).is_file():
+        return _from_folder(path.parent, beside[path.name], None)
+    return _from_card(find_model(path), path.stem, preset)
+
+
+def _from_card(card: Card, name: str, preset: str | None) -> TrainedRun:
+    """A weight file by itself, with what its notes tell."""
+    known = isinstance(card.notes.get("data"), dict)
+    data = configs.from_dict(DataConfig, card.notes["data"], f"{card.path}: notes: data") if known else DataConfig()
+    training = TrainingConfig() if card.components is None else TrainingConfig(components=card.components)
+    experiment = Experiment(name, card.config, data, training)
+    run = TrainedRun(name, experiment, card.load, known, weights=card.path)
+    return _with_preset(run, preset, keep_components=card.components is not None)
+
+
+def _with_preset(run: TrainedRun, preset: str | None, keep_components: bool = True) -> TrainedRun:
+    """The run with the preset's data, where one is named."""
+    if preset is None:
+        return run
+    usual = preset_named(preset)
+    usual = usual.stage(len(usual.stages) - 1) if usual.stages else usual
+    training = run.experiment.training if keep_components else usual.training
+    experiment = replace(run.experiment, data=usual.data, training=training, data_seed=usual.data_seed)
+    return replace(run, experiment=experiment, data_known=True)
+
+
+def _without_weights(summary: Mapping[str, Any]) -> str:
+    problem = summary.get("problem") or summary.get("stopped")
+    return f"none ({problem})" if problem else "none yet"
+
+
+def _told_apart(runs: list[TrainedRun]) -> list[TrainedRun]:
+    """Every run under a name of its own: more of its path where names are the same."""
+    names = [run.name for run in runs]
+    apart: list[TrainedRun] = []
+    for number, run in enumerate(runs, start=1):
+        place = run.folder or run.weights
+        if names.count(run.name) > 1:
+            name = str(place) if place is not None else f"{run.name} ({number})"
+            run = replace(run, name=name if name not in [r.name for r in apart] else f"{name} ({number})")
+        apart.append(run)
+    return apart
