@@ -82,8 +82,7 @@ def _count(groups: Tensor, assignment: Tensor, G: int, K: int) -> Tensor:
     counts = []
     for part, other in zip(groups.split(images), assignment.split(images), strict=True):
         start = torch.arange(len(part), device=groups.device)[:, None] * (G * K)
-        cell = part.to(torch.int64) * K
-        cell += other
+        cell = torch.add(other, part.to(torch.int64), alpha=K)  # one pass; int64 whatever the assignment's type
         cell += start
         counts.append(torch.bincount(cell.flatten(), minlength=len(part) * G * K))
     return torch.cat(counts).view(n, G, K)

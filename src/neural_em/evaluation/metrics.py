@@ -18,7 +18,7 @@ from neural_em.evaluation.contingency import check_maps, tables
 Average = Literal["max", "arithmetic"]
 AVERAGES: tuple[Average, ...] = ("max", "arithmetic")
 _TAIL = math.log(2e17)  # what lies outside the summed range of a distribution has probability below exp(-_TAIL) * 2
-_TERMS = {"cpu": 1 << 17, "cuda": 1 << 24}  # terms of the expected mutual information held at a time
+_TERMS = {"cpu": 1 << 18, "cuda": 1 << 24}  # terms of the expected mutual information held at a time
 _KEY_LIMIT = 1 << 21  # three counts below this fit into one 64-bit key
 
 

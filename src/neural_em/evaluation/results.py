@@ -190,7 +190,9 @@ def from_dict(values: Mapping[str, Any], where: str = "result") -> Result:
 
 def write_json(result: Result, path: str | os.PathLike[str]) -> None:
     """Writes the whole result; the file is there whole or not at all."""
-    write_whole(path, (json.dumps(to_dict(result), indent=1, allow_nan=False) + "\n").encode())
+    # one field a line: ten thousand sequences' values are not ten thousand lines
+    fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in to_dict(result).items())
+    write_whole(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> Result:
