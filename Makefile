@@ -22,7 +22,7 @@ INSTALL = $(PIP) install --quiet --no-build-isolation -c $(VENV)/constraints.txt
 # two processes of one thread each: more threads than cores only wait for each other
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(PYTEST_OPTIONS)
 
-.PHONY: help setup demo test test-slow test-gpu gpu-tools lint format bench wheel locked lock clean
+.PHONY: help setup demo test test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,11 +47,19 @@ gpu-tools: $(VENV)/.base ## fetch pytest into build/gpu-tools, to carry to a CUD
 	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pluggy iniconfig packaging pygments hypothesis \
 	  sortedcontainers
 
-lint: $(VENV)/.dev ## ruff, mypy, import-linter, and the documentation with warnings as errors
+lint: lint-style lint-types lint-layers lint-docs ## ruff, mypy, import-linter, the documentation with warnings as errors
+
+lint-style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-types: $(VENV)/.dev
 	$(BIN)/mypy
+
+lint-layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
+
+lint-docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 format: $(VENV)/.dev ## let ruff put the code in order

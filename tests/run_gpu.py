@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from benchmarks.__main__ import write
 from benchmarks.environment import environment
 
