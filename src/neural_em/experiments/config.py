@@ -80,6 +80,8 @@ class Experiment:
             usual: the preset; what is as it has it, is not named.
             seeds: how many seeds are trained together.
         """
+        if self.data.kind == "file":
+            usual = replace(usual, data=DataConfig("file", path="."))
         before, now = (dict(flat(configs.to_dict(each))) for each in (usual, self))
         unnamed = {*CHANGEABLE, "training.seed", "name", "data.kind"}
         parts = [self.name]

@@ -1,0 +1,233 @@
+"""Experiments: the paper's settings, changes to them, and training them into folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import neural_em
+from neural_em import config as configs
+from neural_em.errors import NeuralEMError
+from neural_em.experiments import PRESETS, Experiment, build, preset, reopen, run_path, train
+from neural_em.experiments.presets import ABOUT
+from neural_em.storage.weights import read
+
+TINY = [
+    "data.frames=4", "data.height=8", "data.width=14", "data.objects=2", "data.train_size=32",
+    "data.validation_size=10", "model.theta_size=5", "model.convolutions=[3]", "model.hidden=7",
+    "training.batch_size=8", "training.components=2", "training.epochs=2", "training.engine=plain",
+    "training.tensorboard=false",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "objects", "components", "frames", "rate"),
+    [
+        ("static-shapes", "static-shapes", 3, 4, 1, 0.001),
+        ("static-shapes-nem", "static-shapes", 3, 4, 1, 0.001),
+        ("flying-shapes", "flying-shapes", 3, 3, 21, 0.001),
+        ("flying-mnist", "flying-mnist", 2, 2, 21, 0.0005),
+    ],
+)
+def test_the_papers_settings(name: str, kind: str, objects: int, components: int, frames: int, rate: float) -> None:
+    """Adam with batches of 64, at most 500 epochs, patience 10, 50,000 sequences, validation on 1,000."""
+    experiment = preset(name)
+    data, training = experiment.data, experiment.training
+    assert (data.kind, data.objects, data.frames) == (kind, objects, frames)
+    assert (data.train_size, data.validation_size) == (50_000, 1_000)
+    assert (training.components, training.learning_rate) == (components, rate)
+    assert (training.batch_size, training.epochs, training.patience) == (64, 500, 10)
+    assert (experiment.model.height, experiment.model.width) == (data.height, data.width)
+    if frames == 1:
+        assert (experiment.model.steps, experiment.model.loss_steps) == (15, "last")
+
+
+def test_the_staged_preset() -> None:
+    """20 digits at 0.001, then 500 and all at 0.0005."""
+    stages = [preset("flying-mnist-staged").stage(number) for number in range(3)]
+    assert [stage.data.digits for stage in stages] == [20, 500, None]
+    assert [stage.training.learning_rate for stage in stages] == [0.001, 0.0005, 0.0005]
+    assert all(stage.model == preset("flying-mnist").model for stage in stages)
+    assert all(stage.stages == () for stage in stages)
+
+
+def test_every_preset_is_described_and_survives_yaml(tmp_path: Path) -> None:
+    """A config file read back is the same experiment."""
+    assert ABOUT.keys() == PRESETS.keys()
+    for name, experiment in PRESETS.items():
+        configs.write(experiment, tmp_path / name)
+        assert configs.read(Experiment, tmp_path / name) == experiment
+
+
+def test_unknown_names_get_the_nearest_right_one() -> None:
+    """Presets and fields alike."""
+    with pytest.raises(NeuralEMError, match="did you mean 'flying-shapes'"):
+        build("flying-shape")
+    with pytest.raises(NeuralEMError, match="did you mean 'learning_rate'"):
+        build("flying-shapes", ["training.lerning_rate=1"])
+
+
+def test_overrides_hold_in_every_stage() -> None:
+    """What the user says beats what a stage says."""
+    experiment = build("flying-mnist-staged", ["training.learning_rate=0.01", "training.epochs=3"])
+    stages = [experiment.stage(number) for number in range(3)]
+    assert [stage.training.learning_rate for stage in stages] == [0.01] * 3
+    assert [stage.training.epochs for stage in stages] == [3] * 3
+    assert [stage.data.digits for stage in stages] == [20, 500, None]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.steps=21"], "training.steps: expected from 1 to 20 for 21 frames, got 21"),
+        (["training.epochs=0"], "training.epochs: expected an integer >= 1, got 0"),
+        (["stages=[[training.epoch=3]]"], r"stages\[0\]: .*did you mean 'epochs'"),
+        (["training.components"], "override: expected name=value"),
+    ],
+)
+def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
+    """Before anything is computed or written."""
+    with pytest.raises(NeuralEMError, match=message):
+        build("flying-shapes", overrides)
+
+
+def test_run_names_tell_what_is_special() -> None:
+    """Only what differs from the preset; what decides how long to train does not make another run."""
+    assert run_path(preset("flying-shapes")) == Path("runs/flying-shapes-seed0")
+    changes = ["data.objects=5", "training.components=5", "training.epochs=3", "training.seed=2"]
+    special = build("flying-shapes", changes)
+    assert run_path(special).name == "flying-shapes-objects5-components5-seed2"
+    assert run_path(special, seeds=3).name == "flying-shapes-objects5-components5-seeds2-4"
+    assert run_path(special, "elsewhere") == Path("elsewhere")
+    own = build("static-shapes", data="/some/where/my pictures")
+    assert run_path(own).name == "static-shapes-pathmy_pictures-seed0"
+    assert len(run_path(build("flying-shapes", TINY)).name) < 130
+
+
+def test_a_size_that_does_not_fit_the_data_is_refused() -> None:
+    """The data decide; somebody who chose another size is told."""
+    experiment = build("flying-shapes", ["model.height=30"])
+    with pytest.raises(NeuralEMError, match=r"model\.height: expected 28, as the data have it, got 30"):
+        train(experiment, device="cpu", quiet=True)
+    assert build("flying-shapes", ["data.height=40"]).for_frames((21, 1, 40, 28)).model.height == 40
+
+
+def _weights(path: Path) -> dict[str, torch.Tensor]:
+    return read(path / "best.safetensors")[2]
+
+
+def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
+    """Three together are bit for bit each alone, and each folder is an ordinary run folder."""
+    experiment = build("flying-shapes", [*TINY, "training.seed=4"])
+    outcomes = train(experiment, tmp_path / "three", seeds=3, device="cpu", quiet=True)
+    assert [outcome.path for outcome in outcomes] == [tmp_path / "three" / f"seed-{seed}" for seed in (4, 5, 6)]
+    for seed in (4, 6):
+        train(experiment.with_seed(seed), tmp_path / f"{seed}", device="cpu", quiet=True)
+        assert _same(_weights(tmp_path / "three" / f"seed-{seed}"), _weights(tmp_path / f"{seed}"))
+    assert not _same(_weights(tmp_path / "4"), _weights(tmp_path / "6"))
+    summary = json.loads((tmp_path / "three" / "summary.json").read_text())
+    assert sorted(summary["runs"]) == ["seed-4", "seed-5", "seed-6"]
+    assert reopen(tmp_path / "three")[1] == 3
+
+
+def test_stages_begin_with_the_best_weights_before(tmp_path: Path) -> None:
+    """Stage 2 with a learning rate of almost nothing ends where stage 1 was best."""
+    stages = "stages=[[training.learning_rate=0.01],[training.learning_rate=1.0e-30]]"
+    (outcome,) = train(build("flying-shapes", [*TINY, stages]), tmp_path, device="cpu", quiet=True)
+    assert outcome.finished
+    assert _same(_weights(tmp_path / "stage-1"), _weights(tmp_path / "stage-2"))
+    assert _same(_weights(tmp_path), _weights(tmp_path / "stage-2"))
+    first = configs.read(Experiment, tmp_path / "stage-1" / "config.yaml")
+    assert (first.training.learning_rate, first.stages) == (0.01, ())
+    neural_em.load(tmp_path / "best.safetensors")
+
+
+def test_a_finished_stage_is_not_trained_again(tmp_path: Path) -> None:
+    """More epochs later go to the last stage only: the others were built upon."""
+    stages = "stages=[[training.learning_rate=0.01],[training.learning_rate=0.001]]"
+    train(build("flying-shapes", [*TINY, stages]), tmp_path, device="cpu", quiet=True)
+    events: list[tuple[str, str]] = []
+    longer = build("flying-shapes", [*TINY, stages, "training.epochs=3"])
+    train(longer, tmp_path, device="cpu", quiet=True, callbacks=[lambda e, i: events.append((e, i["run"]))])
+    assert [run for event, run in events if event == "epoch"] == ["stage-2"]
+
+
+def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:
+    """The data are not even made."""
+    experiment = build("flying-shapes", TINY)
+    (first,) = train(experiment, tmp_path, device="cpu", quiet=True)
+    notes: list[str] = []
+    callback = lambda event, info: notes.append(info["text"]) if event == "note" else None  # noqa: E731
+    (again,) = train(experiment, tmp_path, device="cpu", quiet=True, callbacks=[callback])
+    assert notes == ["this run is finished; a larger number of epochs goes on"]
+    assert again.progress == first.progress
+    assert _same(again.model.state_dict(), first.model.state_dict())
+
+
+def test_resume_never_begins(tmp_path: Path) -> None:
+    """There has to be something to go on with."""
+    with pytest.raises(NeuralEMError, match="expected a run folder to go on with, got nothing there"):
+        train(build("flying-shapes", TINY), tmp_path / "none", device="cpu", resume=True, quiet=True)
+    with pytest.raises(NeuralEMError, match="expected a run folder to go on with"):
+        reopen(tmp_path)
+
+
+def test_own_data_decide_the_models_size(tmp_path: Path) -> None:
+    """Colour clips of 9 x 11 pixels, without masks: trained, no scores."""
+    clips = np.random.default_rng(0).integers(0, 256, (12, 5, 9, 11, 3), dtype=np.uint8)
+    np.save(tmp_path / "clips.npy", clips)
+    changes = ["model.theta_size=5", "model.convolutions=[3]", "model.hidden=7", "training.epochs=1",
+               "training.batch_size=4", "training.engine=plain", "training.tensorboard=false"]  # fmt: skip
+    experiment = build("flying-mnist", changes, data=tmp_path / "clips.npy")
+    (outcome,) = train(experiment, tmp_path / "run", device="cpu", quiet=True)
+    saved = configs.read(Experiment, tmp_path / "run" / "config.yaml")
+    assert (saved.model.channels, saved.model.height, saved.model.width) == (3, 9, 11)
+    assert saved.data.path == str(tmp_path / "clips.npy")
+    assert outcome.progress.rows[0].ami_last is None
+    assert outcome.progress.rows[0].validation_loss is not None
+
+
+def test_missing_data_are_one_clear_error(tmp_path: Path) -> None:
+    """And no run folder is made."""
+    with pytest.raises(NeuralEMError, match="nowhere"):
+        train(build("flying-mnist", data=tmp_path / "nowhere"), tmp_path / "run", device="cpu", quiet=True)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(NeuralEMError, match="masks: expected the data they belong to"):
+        build("flying-mnist", masks=tmp_path)
+
+
+def test_fresh_data_are_trained_on(tmp_path: Path) -> None:
+    """Every epoch draws new sequences; stopping and going on draws the same ones."""
+    experiment = build("flying-shapes", [*TINY, "data.fresh=true"])
+    train(experiment, tmp_path / "fresh", device="cpu", quiet=True)
+    train(replace(experiment, data=replace(experiment.data, fresh=False)), tmp_path / "fixed", device="cpu", quiet=True)
+    assert not _same(_weights(tmp_path / "fresh"), _weights(tmp_path / "fixed"))
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:99", "meta", ""])
+def test_a_device_that_is_not_there(device: str, tmp_path: Path) -> None:
+    """Named, with what is possible."""
+    with pytest.raises(NeuralEMError, match="device: expected"):
+        train(build("flying-shapes", TINY), tmp_path / "run", device=device, quiet=True)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, True, 10_000])
+def test_a_wrong_number_of_seeds(seeds: Any, tmp_path: Path) -> None:
+    """Refused by name."""
+    with pytest.raises(NeuralEMError, match="seeds: expected an integer from 1 to 1000"):
+        train(build("flying-shapes", TINY), tmp_path / "run", seeds=seeds, quiet=True)

@@ -1,0 +1,89 @@
+"""What a user sees: lines in a pipe, bars on a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import TextColumn
+
+from neural_em.training import display
+from neural_em.training.outcome import Outcome
+from neural_em.training.state import Progress, Row
+
+ROW = Row(2, 1562, 610.25, 600.5, ami_last=0.912, ari_last=0.934, best=True, seconds=75.2)
+BASE = {"run": "", "epochs": 10, "steps": 781}
+
+
+def _outcome(stopped: str) -> Outcome:
+    progress = Progress(epoch=2, best_loss=600.5, best_epoch=2, waited=10, seconds=4000.0, rows=(ROW,))
+    return Outcome("", None, stopped, progress)  # type: ignore[arg-type]
+
+
+def test_an_epoch_is_one_line_with_all_that_counts() -> None:
+    """Loss, validation, score, time an epoch and time left at most: 8 more epochs of 75.2 s."""
+    text = (
+        "epoch 2/10: loss 610.2500, validation 600.5000 (best), AMI 0.912, ARI 0.934, "
+        "1 min 15 s, at most 10 min 01 s left"
+    )
+    assert display.line("epoch", {**BASE, "row": ROW, "waited": 0}) == text
+    assert display.line("epoch", {**BASE, "run": "seed-3", "row": ROW, "waited": 0}) == f"seed-3: {text}"
+
+
+@pytest.mark.parametrize(
+    ("stopped", "text"),
+    [
+        ("patience", "stopped: no better validation loss for 10 epochs"),
+        ("max-minutes", "stopped: the given minutes are over; the same command goes on"),
+        ("interrupted", "stopped: interrupted; the same command goes on"),
+    ],
+)
+def test_the_end_says_why(stopped: str, text: str) -> None:
+    """And what the best epoch was, and how long it took."""
+    line = str(display.line("stop", {**BASE, "outcome": _outcome(stopped)}))
+    assert line.startswith(text)
+    assert "best epoch 2: loss 600.5000, AMI 0.912, ARI 0.934; 1 h 06 min in all" in line
+
+
+def test_a_pipe_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are shown every half minute, each epoch once."""
+    lines: list[str] = []
+    plain = display.Plain(lines.append)
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    for step in range(1, 101):
+        clock += 1.0
+        plain("steps", {**BASE, "epoch": 1, "step": step, "loss": 1.0})
+    plain("epoch", {**BASE, "row": ROW, "waited": 0})
+    assert [line.split(":")[0] for line in lines] == [
+        "epoch 1/10, step 31/781", "epoch 1/10, step 61/781", "epoch 1/10, step 91/781", "epoch 2/10"
+    ]  # fmt: skip
+
+
+def test_bars_show_loss_score_and_times() -> None:
+    """On a terminal, in the bar of the run."""
+    text = io.StringIO()
+    columns = [
+        TextColumn(f"{{task.{name}}}") for name in ("description", "fields[loss]", "fields[score]", "fields[pace]")
+    ]
+    progress = RichProgress(*columns, console=Console(file=text, force_terminal=True, width=200))
+    bars = display.Bars(progress)
+    with progress:
+        bars("start", {**BASE, "epoch": 0, "step": 0})
+        bars("steps", {**BASE, "epoch": 1, "step": 32, "loss": 612.125})
+        bars("epoch", {**BASE, "row": ROW, "waited": 0})
+        bars("stop", {**BASE, "outcome": _outcome("epochs")})
+    shown = text.getvalue()
+    for part in ("epoch 1/10", "loss 612.12", "AMI 0.912", "1 min 15 s/epoch, at most 10 min 01 s left"):
+        assert part in shown
+
+
+def test_standard_output_decides(capsys: Any) -> None:
+    """Captured output is no terminal: plain lines."""
+    with display.shown() as (show, say):
+        assert isinstance(show, display.Plain)
+        say("one line")
+    assert capsys.readouterr().out == "one line\n"

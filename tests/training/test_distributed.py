@@ -1,0 +1,140 @@
+"""Several processes that train one model: the same as one process, and a clear end where one of them is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from neural_em.storage.weights import read
+from neural_em.training import distributed
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+OPTIONS = [
+    "train", "flying-shapes", "--device", "cpu", "--objects", "2", "--components", "2", "--batch-size", "7",
+    "--epochs", "1", "--set", "data.frames=4", "--set", "data.height=8", "--set", "data.width=14",
+    "--set", "data.validation_size=10", "--set", "model.theta_size=5", "--set", "model.convolutions=[3]",
+    "--set", "model.hidden=7", "--set", "training.tensorboard=false",
+]  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def _command(processes: int, port: int, options: Sequence[str]) -> list[str]:
+    launch = [*TORCHRUN, str(port), "-m"] if processes == 2 else [sys.executable, "-m"]
+    return [*launch, "neural_em", *OPTIONS, *options]
+
+
+def _run(processes: int, port: int, *options: str) -> str:
+    done = subprocess.run(_command(processes, port, options), capture_output=True, text=True, env=_environment(),
+                          timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def _distance(a: Path, b: Path) -> float:
+    first, second = (read(path / "last.safetensors")[2] for path in (a, b))
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def test_two_processes_follow_one(tmp_path: Path) -> None:
+    """Float64, 50 steps of 7 samples (4 for one process, 3 for the other): weights and loss within 1e-9."""
+    options = ["--precision", "float64", "--train-size", "350", "--run-dir"]
+    _run(1, 0, *options, str(tmp_path / "one"))
+    _run(2, _free_port(), *options, str(tmp_path / "two"))
+    assert _distance(tmp_path / "one", tmp_path / "two") < 1e-9
+    one, two = (json.loads((tmp_path / name / "summary.json").read_text())["last"] for name in ("one", "two"))
+    assert one["steps"] == two["steps"] == 50
+    for field in ("loss", "validation_loss", "ami_mean", "confidence"):
+        assert one[field] == pytest.approx(two[field], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_float32_losses_follow_too(tmp_path: Path) -> None:
+    """To 1e-5 in loss over 10 steps."""
+    _run(1, 0, "--train-size", "70", "--run-dir", str(tmp_path / "one"))
+    _run(2, _free_port(), "--train-size", "70", "--run-dir", str(tmp_path / "two"))
+    one, two = (json.loads((tmp_path / name / "summary.json").read_text())["last"] for name in ("one", "two"))
+    assert one["loss"] == pytest.approx(two["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
+    """One epoch with two processes, one with one, one with two: the same as three with one."""
+    options = ["--precision", "float64", "--train-size", "70", "--run-dir"]
+    for epochs, processes in ((1, 2), (2, 1), (3, 2)):
+        _run(processes, _free_port(), *options, str(tmp_path / "moved"), "--epochs", str(epochs))
+    _run(1, 0, *options, str(tmp_path / "whole"), "--epochs", "3")
+    assert _distance(tmp_path / "moved", tmp_path / "whole") < 1e-9
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_clearly(tmp_path: Path) -> None:
+    """The others say what happened and what to do; the run goes on to the same end as an undisturbed one."""
+    options = [
+        "--precision",
+        "float64",
+        "--train-size",
+        "1400",
+        "--set",
+        "training.checkpoint_seconds=0.01",
+        "--run-dir",
+    ]
+    command = _command(2, _free_port(), [*options, str(tmp_path / "killed")])
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment())
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("checkpoints/step-*")):
+        assert job.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    ranks = {_rank(int(worker)): int(worker) for worker in workers}
+    os.kill(ranks["1"], signal.SIGKILL)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert "another process of this job ended" in errors
+    assert "run the same command again" in errors
+    _run(2, _free_port(), *options, str(tmp_path / "killed"))
+    _run(1, 0, *options, str(tmp_path / "whole"))
+    assert _distance(tmp_path / "killed", tmp_path / "whole") < 1e-9
+
+
+def _rank(process: int) -> str:
+    pairs = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+    return dict(pair.partition("=")[::2] for pair in pairs).get("RANK", "")
+
+
+def test_parts_are_those_of_tensor_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the numbers, each sample belongs to one process."""
+    for count, processes in ((64, 4), (7, 2), (10, 3), (2, 5)):
+        monkeypatch.setattr(distributed, "world_size", lambda n=processes: n)
+        for rank, part in enumerate(torch.tensor_split(torch.arange(count), processes)):
+            monkeypatch.setattr(distributed, "rank", lambda r=rank: r)
+            assert torch.arange(count)[distributed.part(count)].tolist() == part.tolist()
+
+
+def test_one_process_needs_no_others() -> None:
+    """Every function works alone."""
+    device = torch.device("cpu")
+    assert distributed.is_first()
+    assert not distributed.any_of(False, device)
+    assert distributed.from_first(lambda: {"a": [1, None]}, device) == {"a": [1, None]}
+    assert distributed.total(torch.ones(2)).tolist() == [1.0, 1.0]

@@ -1,0 +1,55 @@
+"""The order of samples and their keys: pure functions of seed and epoch."""
+
+from __future__ import annotations
+
+import torch
+
+from neural_em.training import order
+
+
+def test_an_epoch_sees_every_sample_once() -> None:
+    """With nothing left over, an epoch is a permutation."""
+    indices, keys = order.plan(seed=3, epoch=0, size=96, batch_size=8)
+    assert indices.shape == keys.shape == (12, 8)
+    assert sorted(indices.flatten().tolist()) == list(range(96))
+    assert indices.flatten().tolist() != list(range(96))
+
+
+def test_what_does_not_fill_a_batch_is_left_out() -> None:
+    """50,000 samples in batches of 64 are the paper's 781 steps; a small set is one small batch."""
+    assert order.steps_of(50_000, 64) == (781, 64)
+    assert order.steps_of(5, 64) == (1, 5)
+    assert order.plan(0, 0, 10, 4).indices.unique().numel() == 8
+
+
+def test_epochs_and_seeds_differ_and_repeat() -> None:
+    """The same arguments give the same plan; another epoch or seed gives another order and other keys."""
+    first, again = order.plan(0, 0, 100, 10), order.plan(0, 0, 100, 10)
+    assert torch.equal(first.indices, again.indices)
+    assert torch.equal(first.keys, again.keys)
+    for other in (order.plan(0, 1, 100, 10), order.plan(1, 0, 100, 10)):
+        assert not torch.equal(first.indices, other.indices)
+        assert not set(first.keys.flatten().tolist()) & set(other.keys.flatten().tolist())
+
+
+def test_a_key_belongs_to_the_sample_not_to_its_batch() -> None:
+    """In one epoch, a sample has the same key whatever the batch size."""
+    by_sample = []
+    for batch_size in (5, 20):
+        indices, keys = order.plan(7, 2, 100, batch_size)
+        by_sample.append(dict(zip(indices.flatten().tolist(), keys.flatten().tolist(), strict=True)))
+    assert by_sample[0] == by_sample[1]
+    assert len(set(by_sample[0].values())) == 100
+
+
+def test_fresh_data_never_repeat() -> None:
+    """Epoch e draws on samples e * size and up."""
+    seen = torch.cat([order.plan(0, epoch, 20, 5, fresh=True).indices.flatten() for epoch in range(3)])
+    assert sorted(seen.tolist()) == list(range(60))
+
+
+def test_validation_keys_are_fixed() -> None:
+    """They depend on the sample alone, and on neither the batch nor anything else."""
+    keys = order.validation_keys(torch.arange(10))
+    assert torch.equal(keys[4:], order.validation_keys(torch.arange(4, 10)))
+    assert keys.unique().numel() == 10
