@@ -31,7 +31,7 @@ def animation_frames(sequence: SequenceReport, magnification: int | None = None,
         panels = [framed(magnify(inputs[t], factor), EDGE), framed(magnify(assignment[t], factor), EDGE)]
         panels += [framed(magnify(components[t, k], factor), colours[k]) for k in range(sequence.components)]
         names = [f"input, step {t + 1}", "assignment", *(f"component {k + 1}" for k in range(sequence.components))]
-        pictures.append(_side_by_side(panels, names if captions else None))
+        pictures.append(side_by_side(panels, names if captions else None))
     return pictures
 
 
@@ -64,7 +64,8 @@ def save_animation(
     return path
 
 
-def _side_by_side(panels: list[Pixels], names: list[str] | None) -> Pixels:
+def side_by_side(panels: list[Pixels], names: list[str] | None) -> Pixels:
+    """Panels (H,W,3) of one size in a row, each with its name below it where it has the room."""
     height, width, _ = panels[0].shape
     below = GAP + CAPTION + GAP // 2 if names else GAP
     canvas: Pixels = np.empty((GAP + height + below, GAP + (width + GAP) * len(panels), 3), np.uint8)

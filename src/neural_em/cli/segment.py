@@ -1,0 +1,85 @@
+"""``nem segment``: a trained model on the user's own images and video."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from neural_em.errors import refuse
+
+_USUAL = "flying-shapes"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this file."""
+    app.command("segment")(segment)
+
+
+def segment(
+    source: Annotated[Path, typer.Argument(metavar="INPUT", help="Image, folder of images, video, GIF or array.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
+    components: Annotated[int | None, typer.Option(help="Components, K.", show_default="as in training")] = None,
+    masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
+    steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
+    starts: Annotated[int, typer.Option(help="Random starts on the first frame; the best goes on.")] = 5,
+    separate: Annotated[bool, typer.Option("--separate", help="Every frame is an image of its own.")] = False,
+    fit: Annotated[str, typer.Option(help="How frames fit the model: resize, crop, crop-resize, none.")] = "resize",
+    channels: Annotated[str | None, typer.Option(help="grey, binary, colour.", show_default="the model's")] = None,
+    threshold: Annotated[float, typer.Option(help="Binary frames are 1 above this.")] = 0.5,
+    invert: Annotated[bool, typer.Option("--invert", help="Objects are darker than their background.")] = False,
+    movie: Annotated[str, typer.Option(help="mp4, gif or auto: MP4 where it can be written.")] = "auto",
+    fps: Annotated[float | None, typer.Option(help="Frames a second.", show_default="the input's, else 10")] = None,
+    seed: Annotated[int, typer.Option(help="Of the starts and the noise.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Find the objects in an image or a video: label images, soft assignments, predictions, a coloured video."""
+    from neural_em.data.sources import open_source
+    from neural_em.report.segmentation import write_segmentation
+    from neural_em.segment import SegmentConfig
+    from neural_em.segment import segment as frames_of
+    from neural_em.storage.pretrained import find_model
+    from neural_em.training.device import choose
+
+    card = find_model(model)
+    count = components or card.components
+    if count is None:
+        refuse("components", "a number, since the model's file does not tell one", "none")
+    options: Any = {"fit": fit, "channels": channels}
+    config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **options)
+    clip = open_source(source)
+    frames = frames_of(clip, card.load(choose(device)), config, masks)
+    about = {"source": str(source), "model": card.name, **dataclasses.asdict(config)}
+    with _progress(source.name, clip.length) as advance:
+        written = write_segmentation(out, frames, about, fps or clip.fps, movie, advance)
+    _tell(written)
+
+
+@contextmanager
+def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere; without a total it only counts."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _tell(written: Any) -> None:
+    summary = cast(dict[str, Any], written.summary)
+    typer.echo(f"{written.path}: {summary['frames']} frames of {summary['height']} x {summary['width']} pixels, "
+               f"{summary['components']} components")  # fmt: skip
+    scores = summary.get("scores", {})
+    if "mean_over_frames" in scores:
+        mean, last = scores["mean_over_frames"], scores["last_scored_frame"]
+        typer.echo(f"AMI {last['ami_max']:.3f} on the last scored frame, {mean['ami_max']:.3f} on average over "
+                   f"{scores['scored_frames']} frames")  # fmt: skip
+    typer.echo(f"look at: {written.path / written.files['overlay']}")

@@ -1,0 +1,117 @@
+"""Moving pictures of any length, written one picture at a time: MP4 where ffmpeg is at hand, else GIF."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from PIL import GifImagePlugin, Image
+
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.report.colours import Pixels
+
+MISSING = "MP4: expected the package imageio-ffmpeg (pip install 'neural-em[video]'), got none"
+
+
+class Movie(Protocol):
+    """Takes pictures of one size."""
+
+    path: Path
+
+    def add(self, picture: Pixels) -> None:
+        """The next picture (H,W,3)."""
+
+    def close(self) -> None:
+        """Writes out what is left."""
+
+
+def open_movie(path: Path, fps: float, kind: str = "auto") -> Movie:
+    """A movie to add pictures to.
+
+    Args:
+        path: the file; its suffix becomes the kind's.
+        fps: pictures a second.
+        kind: ``mp4`` (needs the extra 'video'), ``gif``, or ``auto``: MP4 where it can be written.
+    """
+    if not 0.1 <= fps <= 1000:
+        refuse("fps", "a number from 0.1 to 1000", fps)
+    kind = resolve(kind)
+    return KINDS[kind](path.with_suffix(f".{kind}"), fps)
+
+
+def resolve(kind: str) -> str:
+    """The kind of movie that ``auto`` stands for; refuses one that cannot be written here."""
+    if kind not in (*KINDS, "auto"):
+        unknown("movie", kind, (*KINDS, "auto"))
+    able = importlib.util.find_spec("imageio_ffmpeg") is not None
+    if kind == "mp4" and not able:
+        raise NeuralEMError(MISSING)
+    return kind if kind != "auto" else "mp4" if able else "gif"
+
+
+class Gif:
+    """Pictures with up to 256 colours each; ever repeated."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self._file = path, _opened(path)
+        self._duration = max(20, round(1000 / fps))  # browsers slow down what is faster
+        self._begun = False
+
+    def add(self, picture: Pixels) -> None:
+        """The next picture (H,W,3)."""
+        image = Image.fromarray(picture)
+        exact = image.getcolors(256) is not None
+        image = image.convert("P", palette=Image.Palette.ADAPTIVE) if exact else image.quantize(256)
+        if not self._begun:
+            header = GifImagePlugin.getheader(image.copy(), info={"loop": 0, "optimize": False})[0]
+            self._file.write(b"".join(header))
+            self._begun = True
+        options: dict[str, Any] = {"duration": self._duration, "include_color_table": True, "disposal": 1}
+        self._file.write(b"".join(GifImagePlugin.getdata(image, **options)))
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._file.write(b";")
+        self._file.close()
+
+
+class Mp4:
+    """H.264, as browsers play it."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self._fps = path, fps
+        self._writer: Any = None
+
+    def add(self, picture: Pixels) -> None:
+        """The next picture (H,W,3)."""
+        height, width, _ = picture.shape
+        picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")  # even, as the format demands
+        if self._writer is None:
+            self._writer = self._open((picture.shape[1], picture.shape[0]))
+        self._writer.send(np.ascontiguousarray(picture))
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self, size: tuple[int, int]) -> Any:
+        try:
+            import imageio_ffmpeg
+        except ImportError:
+            raise NeuralEMError(MISSING) from None
+        writer = imageio_ffmpeg.write_frames(
+            str(self.path), size, fps=self._fps, codec="libx264", macro_block_size=2, quality=None,
+            output_params=["-crf", "18", "-preset", "fast", "-movflags", "+faststart"],
+        )  # fmt: skip
+        writer.send(None)
+        return writer
+
+
+KINDS: dict[str, type[Gif] | type[Mp4]] = {"mp4": Mp4, "gif": Gif}
+
+
+def _opened(path: Path) -> BinaryIO:
+    return open(path, "wb")

@@ -1,0 +1,205 @@
+"""A segmented clip as a folder: label images, soft assignments, movies, scores; frame by frame, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from neural_em.errors import refuse
+from neural_em.report.animation import EDGE, TARGET, side_by_side
+from neural_em.report.archive import Archive
+from neural_em.report.colours import Pixels, blend, palette
+from neural_em.report.movie import Movie, open_movie, resolve
+from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
+from neural_em.segment import SCORES, Segmented
+from neural_em.storage.folders import new_folder
+
+SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
+STRENGTH = 0.6  # of a component's colour over the frame
+MOVIES = ("overlay", "components")
+SMALLEST, LARGEST = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
+FPS = 10.0  # where the clip does not say
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        path: the folder.
+        files: the name of each part, by what it is.
+        summary: as in ``segmentation.json``.
+    """
+
+    path: Path
+    files: Mapping[str, str]
+    summary: Mapping[str, Any]
+
+
+def write_segmentation(
+    out: str | os.PathLike[str],
+    frames: Iterable[Segmented],
+    about: Mapping[str, Any] | None = None,
+    fps: float | None = None,
+    movie: str = "auto",
+    progress: Callable[[int], None] | None = None,
+) -> Written:
+    """Writes a folder that appears whole or not at all; one that holds an earlier segmentation is replaced.
+
+    Args:
+        out: the folder.
+        frames: what `neural_em.segment.segment` yields.
+        about: settings for the summary.
+        fps: frames a second of the movies.
+        movie: ``mp4``, ``gif`` or ``auto``; one frame alone gives pictures instead.
+        progress: called with the number of frames done.
+    """
+    kind = resolve(movie)
+    with new_folder(out, mark=SUMMARY) as folder:
+        writer = _Writer(folder, fps or FPS, kind)
+        try:
+            for number, segmented in enumerate(frames, start=1):
+                writer.add(segmented)
+                if progress is not None:
+                    progress(number)
+        finally:
+            movies = writer.close_movies()
+        files, summary = writer.close(movies, {**(about or {}), "fps": fps})
+    return Written(Path(out), files, summary)
+
+
+class _Writer:
+    """Takes the frames one by one."""
+
+    def __init__(self, folder: Path, fps: float, movie: str) -> None:
+        self.folder, self.fps, self.movie = folder, fps, movie
+        self.archive = Archive(folder / ARRAYS)
+        self.names: set[str] = set()
+        self.size = (0, 0)
+        self.losses: list[float] = []
+        self.scores: list[tuple[str, dict[str, float] | None]] = []
+        self._first: tuple[Pixels, Pixels] | None = None  # pictures of the first frame, until there is a second
+        self._movies: tuple[Movie, Movie] | None = None
+        (folder / LABELS).mkdir()
+
+    def add(self, segmented: Segmented) -> None:
+        theta, psi, gamma, loss = segmented.step
+        arrays = {"gamma": gamma, "psi": psi, "theta": theta}
+        rows: dict[str, NDArray[Any]] = {name: array.float().cpu().numpy() for name, array in arrays.items()}
+        self.archive.add(frames=segmented.x, **rows, loss=np.asarray(loss, np.float64))
+        if segmented.name in self.names:
+            refuse(f"frame {segmented.name}", "names that differ", "two of them")
+        self.names.add(segmented.name)
+        _label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
+        self.losses.append(loss)
+        self.scores.append((segmented.name, segmented.scores))
+        self._show(segmented, rows)
+
+    def close(self, movies: Mapping[str, str], about: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+        if not self.losses:
+            refuse("frames", "at least one", "none")
+        self.archive.close()
+        files = {"labels": LABELS, "arrays": ARRAYS, **movies}
+        summary: dict[str, Any] = {"frames": len(self.losses), "height": self.size[0], "width": self.size[1], **about}
+        summary["loss"] = {"first": self.losses[0], "last": self.losses[-1]}
+        if any(scores is not None for _, scores in self.scores):
+            files["scores"] = SCORE_TABLE
+            summary["scores"] = self._write_scores()
+        summary["files"] = files
+        (self.folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        return files, summary
+
+    def _show(self, segmented: Segmented, rows: dict[str, NDArray[Any]]) -> None:
+        if self._first is None:
+            self.size = (segmented.frame.shape[0], segmented.frame.shape[1])
+        over = overlay(segmented.frame, segmented.labels, self.size, LARGEST[self.movie])
+        pictures = over, _components(segmented.x, rows["gamma"], rows["psi"], len(self.losses))
+        if self._first is None:
+            self._first = pictures
+            return
+        if self._movies is None:
+            overlays, components = (open_movie(self.folder / name, self.fps, self.movie) for name in MOVIES)
+            self._movies = overlays, components
+            self._add(self._first)
+        self._add(pictures)
+
+    def _add(self, pictures: tuple[Pixels, Pixels]) -> None:
+        assert self._movies is not None
+        for movie, picture in zip(self._movies, pictures, strict=True):
+            movie.add(picture)
+
+    def close_movies(self) -> dict[str, str]:
+        """Of a clip, movies; of a single frame, pictures."""
+        if self._movies is not None:
+            for movie in self._movies:
+                movie.close()
+            return {name: movie.path.name for name, movie in zip(MOVIES, self._movies, strict=True)}
+        for name, picture in zip(MOVIES, self._first or (), strict=False):
+            Image.fromarray(picture).save(self.folder / f"{name}.png")
+        return {name: f"{name}.png" for name in MOVIES}
+
+    def _write_scores(self) -> dict[str, Any]:
+        with open(self.folder / SCORE_TABLE, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["frame", *SCORES])
+            for name, scores in self.scores:
+                values = [] if scores is None else [scores[score] for score in SCORES]
+                writer.writerow([name, *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
+        known = [scores for _, scores in self.scores if scores is not None and not math.isnan(scores["ami_max"])]
+        if not known:
+            return {"scored_frames": 0}
+        mean = {name: round(math.fsum(scores[name] for scores in known) / len(known), 6) for name in SCORES}
+        last = {name: round(value, 6) for name, value in known[-1].items()}
+        return {"scored_frames": len(known), "mean_over_frames": mean, "last_scored_frame": last}
+
+
+def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int], largest: int) -> Pixels:
+    """The frame (H,W,C) with its labels (H,W) in colour over it, for the screen.
+
+    Args:
+        frame: uint8, or float in [0, 1].
+        labels: 0 is left as it is.
+        size: rows and columns of the first frame, which all pictures get the shape of.
+        largest: pixels of the longer side, at most; small frames are enlarged by a whole number.
+    """
+    pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
+    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    colours = np.concatenate([np.zeros((1, 3), np.uint8), palette(int(labels.max()))])[labels]
+    mixed = rgb * (1 - STRENGTH) + colours * STRENGTH
+    picture: Pixels = np.where(labels[..., None] > 0, np.rint(mixed), rgb).astype(np.uint8)
+    factor = magnification_for(max(size), max(SMALLEST, max(size)))
+    height, width = size[0] * factor, size[1] * factor
+    if max(height, width) > largest:
+        scale = largest / max(height, width)
+        height, width = max(1, round(height * scale)), max(1, round(width * scale))
+    if picture.shape[:2] == size and (height, width) == (size[0] * factor, size[1] * factor):
+        return magnify(picture, factor)
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
+
+
+def _components(x: NDArray[Any], gamma: NDArray[Any], psi: NDArray[Any], number: int) -> Pixels:
+    """What the model saw, the assignment and each component's prediction in a row."""
+    sequence = SequenceReport("", x[None], gamma[None], psi[None])
+    factor = magnification_for(max(x.shape[1:]), TARGET)
+    panels = [framed(magnify(rgb, factor), EDGE) for rgb in (sequence.input_rgb()[0], blend(gamma))]
+    shown, colours = sequence.component_rgb()[0], palette(len(gamma))
+    panels += [framed(magnify(shown[k], factor), colours[k]) for k in range(len(gamma))]
+    names = [f"input {number}", "assignment", *(f"component {k + 1}" for k in range(len(gamma)))]
+    return side_by_side(panels, names)
+
+
+def _label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
+    """Labels (H,W) as an image whose values are the labels, shown in the components' colours."""
+    image = Image.fromarray(labels, "P")
+    image.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), palette(components)]).tobytes())
+    return image

@@ -1,0 +1,214 @@
+"""The user's own images and video: frame after frame through a model, in bounded memory.
+
+EM first runs several steps on the first frame, from several random starts of which the best is kept, and then one step
+for each frame that follows. An image is a clip of one frame.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neural_em import randomness
+from neural_em.data.config import Fit
+from neural_em.data.files import existing
+from neural_em.data.fitting import Fitting, Frame, Labels
+from neural_em.data.masks import Masks, open_masks
+from neural_em.data.sources import Source, open_source
+from neural_em.errors import refuse, unknown
+from neural_em.evaluation.matching import matched_iou, object_mean
+from neural_em.evaluation.metrics import grouping_scores
+from neural_em.model import ModelConfig, NeuralEM, State
+from neural_em.model.checks import check_integer, check_number
+from neural_em.model.fast import accelerate
+from neural_em.model.mixture import pixel_likelihood
+
+_STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
+Channels = Literal["grey", "binary", "colour"]
+MAX_COMPONENTS = 64  # as many as can be told apart by colour
+SCORES = ("ami_max", "ami_arithmetic", "ari", "iou")
+
+
+@dataclass(frozen=True)
+class SegmentConfig:
+    """How to segment.
+
+    Attributes:
+        components: K; need not be what the model was trained with.
+        steps: EM steps on the first frame; ``None``: the model's own number for a single image.
+        starts: random starts on the first frame; the one with the lowest loss goes on.
+        separate: every frame is an image of its own, not the next moment of the one before.
+        seed: of the starts and of the input noise.
+        fit: how frames come to the model's size: ``resize`` stretches them, ``crop`` cuts out the centre,
+            ``crop-resize`` cuts out the largest centred part of the right shape and resizes it, ``none`` refuses.
+        channels: ``grey``, ``binary`` or ``colour``; ``None``: what the model's channels and distribution ask for.
+        threshold: ``binary`` frames are 1 above this.
+        invert: turn bright into dark, for objects that are darker than their background.
+    """
+
+    components: int
+    steps: int | None = None
+    starts: int = 5
+    separate: bool = False
+    seed: int = 0
+    fit: Fit = "resize"
+    channels: Channels | None = None
+    threshold: float = 0.5
+    invert: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that cannot be."""
+        check_integer("components", self.components, 1, MAX_COMPONENTS)
+        check_integer("starts", self.starts, 1, 1000)
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
+        check_number("threshold", self.threshold, "a number from 0 to 1", 0, 1)
+        for name, choices in (("fit", get_args(Fit)), ("channels", (*get_args(Channels), None))):
+            if getattr(self, name) not in choices:
+                unknown(name, getattr(self, name), [choice for choice in choices if choice])
+
+    def fitting(self, model: ModelConfig) -> Fitting:
+        """What the user's frames have to become for the model."""
+        if model.channels not in (1, 3):
+            refuse("model", "one that sees 1 or 3 channels", f"{model.channels}")
+        usual: Channels = "colour" if model.channels == 3 else "binary" if model.distribution == "bernoulli" else "grey"
+        channels: Channels = self.channels or usual
+        if (channels == "colour") != (model.channels == 3):
+            refuse("channels", "colour" if model.channels == 3 else "grey or binary, as the model sees", channels)
+        return Fitting(model.height, model.width, channels, self.fit, self.threshold)
+
+
+class Step(NamedTuple):
+    """What EM makes of one frame, without a batch axis."""
+
+    theta: Tensor  # (K,M)
+    psi: Tensor  # (K,C,H,W)
+    gamma: Tensor  # (K,H,W)
+    loss: float
+
+
+class Segmented(NamedTuple):
+    """One frame of the user's and what the model makes of it; H', W' are the frame's own size."""
+
+    name: str
+    frame: Frame  # (H',W',C), as it was read
+    x: NDArray[np.float32]  # (C,H,W), as the model saw it
+    labels: Labels  # (H',W'): 1..K, or 0 for the background
+    step: Step
+    scores: dict[str, float] | None  # against the masks, where there are any for this frame
+
+
+def segment(
+    source: str | os.PathLike[str] | Source,
+    model: NeuralEM,
+    config: SegmentConfig,
+    masks: str | os.PathLike[str] | None = None,
+) -> Iterator[Segmented]:
+    """Segments an image, a folder of images, a video, a GIF or an array, one frame at a time.
+
+    A pixel is background where the pixel prior explains it at least as well as the best component does. Scores count
+    every pixel that the masks give a group, background or not, with the component of the largest responsibility.
+
+    Args:
+        source: the clip, or its path.
+        model: on its device already.
+        config: how.
+        masks: true groups for scores: label images of the frames' names, or an array; 0 is not scored.
+
+    Yields:
+        Each frame with its labels at the frame's own size.
+    """
+    clip = source if isinstance(source, Source) else open_source(source)
+    fitting = config.fitting(model.config)
+    truth = None if masks is None else open_masks(Path(clip.name), existing(masks), [clip])
+    return _segmented(clip, model, config, fitting, truth)
+
+
+def _segmented(
+    clip: Source, model: NeuralEM, config: SegmentConfig, fitting: Fitting, truth: Masks | None
+) -> Iterator[Segmented]:
+    stream, stems = Stream(model, config), clip.stems()
+    for number, frame in enumerate(clip):
+        x = fitting.unit_frame(frame, clip.frame_name(number))
+        x = 1 - x if config.invert else x
+        step = stream.look(x)
+        size = (frame.shape[0], frame.shape[1])
+        assignment = step.gamma.argmax(dim=0) + 1
+        visible = ~_background(model, torch.from_numpy(x).to(step.psi), step.psi)
+        found = None if truth is None else truth.labels(0, number)
+        if found is not None and found[0].shape != size:
+            refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
+        scores = None if found is None else _scores(found[0], _restored(fitting, assignment, size))
+        name = stems[number] if stems else f"frame-{number:05d}"
+        yield Segmented(name, frame, x, _restored(fitting, assignment * visible, size), step, scores)
+
+
+class Stream:
+    """EM over a stream of frames: the last frame and the state are all that is held.
+
+    Args:
+        model: on its device already.
+        config: components, steps, starts and seed.
+    """
+
+    def __init__(self, model: NeuralEM, config: SegmentConfig) -> None:
+        self.config, self._model, self._like = config, accelerate(model), next(model.parameters())
+        self._frames = 0
+        self._state: State | None = None
+        self._before = torch.empty(0)
+
+    def look(self, frame: NDArray[np.float32]) -> Step:
+        """Takes the next frame (C,H,W), in [0, 1] and of the model's size."""
+        with torch.inference_mode():
+            x = torch.from_numpy(np.ascontiguousarray(frame)).to(self._like).unsqueeze(0)
+            if self._state is None or self.config.separate:
+                state, loss = self._settle(x)
+            else:
+                key = randomness.keys(self.config.seed, _NOISE, torch.tensor([self._frames]), device=x.device)
+                x_noisy, _ = self._model.draw(self._before.unsqueeze(0), self.config.components, key, steps=1)
+                state, info = self._model.step(self._state, x_noisy[0], x)
+                loss = info.total
+        self._state, self._before, self._frames = state, x, self._frames + 1
+        return Step(state.theta[0], state.psi[0], state.gamma[0, :, 0], float(loss[0]))
+
+    def _settle(self, x: Tensor) -> tuple[State, Tensor]:
+        """Several steps on one frame x (1,C,H,W) from several starts: state and loss of the start with the lowest."""
+        config, model = self.config, self._model
+        starts = torch.arange(config.starts)
+        keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
+        frames = model.frames(x.expand(config.starts, -1, -1, -1).unsqueeze(0), config.steps)  # (T+1,S,C,H,W)
+        x_noisy, gamma = model.draw(frames, config.components, keys)
+        state = model.start(frames[0], config.components, gamma)
+        for noisy in x_noisy:
+            state, info = model.step(state, noisy, frames[0], check=False)
+        best = info.total.argmin()
+        return State(*(part[best : best + 1] for part in state)), info.total[best : best + 1]
+
+
+def _background(model: NeuralEM, x: Tensor, psi: Tensor) -> Tensor:
+    """Where (H,W) the prior explains the frame x (C,H,W) at least as well as each component's psi (K,C,H,W)."""
+    with torch.inference_mode():
+        prior = torch.full_like(psi[:1], model.config.prior)
+        every = torch.cat([prior, psi]).unsqueeze(0)
+        likelihood = pixel_likelihood(model.distribution, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
+        return likelihood[0] >= likelihood[1:].amax(dim=0)
+
+
+def _restored(fitting: Fitting, labels: Tensor, size: tuple[int, int]) -> Labels:
+    return fitting.restore(labels.to(torch.uint8).cpu().numpy(), size)
+
+
+def _scores(groups: Labels, labels: Labels) -> dict[str, float]:
+    """Scores of labels (H',W') against groups; what was cut away before the model saw it (label 0) is not scored."""
+    known = np.where(labels > 0, groups, 0).astype(np.int64)
+    maps = torch.from_numpy(known)[None], torch.from_numpy(labels.astype(np.int64))[None]
+    scores: dict[str, Any] = {**grouping_scores(*maps)._asdict(), "iou": object_mean(matched_iou(*maps))}
+    return {name: float(scores[name][0]) for name in SCORES}
