@@ -1,5 +1,6 @@
 """The user's own frames as a data set: windows, splits, channels, sizes and masks."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,27 @@ def test_bytes_are_held_as_bytes(tmp_path: Path) -> None:
 
 def test_deep_and_shallow_images_mix(tmp_path: Path) -> None:
     save(tmp_path / "images", counted(2))
-    Image.fromarray(np.full((4, 5), 40000, np.uint16)).save(tmp_path / "images" / "deep.png")
+    Image.fromarray(np.full((4, 5), 40000, np.uint16)).save(tmp_path / "images" / "last.png")
     frames, _ = everything(load(tmp_path / "images"))
-    assert np.array_equal(frames[0, :, 0, 0, 0], np.array([40000 / 65535, 0, 1 / 255], np.float32))
+    assert np.array_equal(frames[0, :, 0, 0, 0], np.array([0, 1 / 255, 40000 / 65535], np.float32))
+
+
+def test_many_clips_are_read_in_reasonable_time(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((20_000, 2, 3, 4), np.uint8))
+    start = time.process_time()
+    assert len(load(tmp_path / "a.npy")) == 16_000
+    assert time.process_time() - start < 20
+
+
+def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "images", counted(3))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    with pytest.raises(NeuralEMError, match=r"no room for 60 bytes.*No space left"):
+        load(tmp_path / "images", max_bytes=10)
 
 
 def test_sizes_may_differ_if_they_are_fitted(tmp_path: Path) -> None:

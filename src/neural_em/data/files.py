@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,12 @@ def writable(path: str | os.PathLike[str]) -> Path:
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
-    """The path, if something is there."""
+    """The path, if a file or a folder is there."""
     found = Path(path).expanduser()
     try:
-        found.stat()
+        mode = found.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise NeuralEMError(f"{found}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a device or a pipe might never end
+        refuse(str(found), "a file or a folder", "something else")
     return found

@@ -162,9 +162,9 @@ class Hdf5Reader:
             group = _member(self._file, split, h5py.Group, str(path))
             self._features = _member(group, "features", h5py.Dataset, self._name)
             self._groups = _member(group, "groups", h5py.Dataset, self._name) if "groups" in group else None
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            self._check(frames)
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise NeuralEMError(f"{path}: not a readable HDF5 file: {_first_line(error)}") from None
-        self._check(frames)
         T, self.count, H, W, C = self._features.shape
         self.frames = T if frames is None or T == 1 else frames
         self.shape, self.pixels = (self.frames, C, H, W), self.frames * H * W
@@ -182,7 +182,7 @@ class Hdf5Reader:
         try:
             features = self._features[: self.frames, rows]
             groups = None if self._groups is None else self._groups[: self.frames, rows]
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise NeuralEMError(f"{self._name}: cannot be read: {_first_line(error)}") from None
         features = np.asarray(features, np.float32)  # (T,B,H,W,C)
         if features.size and not (features.min() >= 0 and features.max() <= 1):  # false for NaN as well
@@ -241,7 +241,8 @@ def _load_all(
 def _member(parent: Any, name: str, kind: type[Any], where: str) -> Any:
     """A part of the file itself; links into other files are not followed."""
     if name not in parent:
-        refuse(where, f"the HDF5 {kind.__name__.lower()} {name!r}", f"only {', '.join(map(repr, parent)) or 'nothing'}")
+        present = ", ".join(repr(other) for other, _ in zip(parent, range(8), strict=False)) or "nothing"
+        refuse(where, f"the HDF5 {kind.__name__.lower()} {name!r}", f"only {present}")
     if not isinstance(parent.get(name, getlink=True), h5py.HardLink):
         refuse(where, f"{name!r} inside the file", "a link")
     member = parent[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -18,12 +19,16 @@ from neural_em.errors import NeuralEMError, refuse
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm"})
 _MAX_PIXELS = 100_000_000
-_GREY = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what is wrong with a file is said once, by the error here
+_DEEP = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})  # more than 8 bits
+_GREY = _DEEP | {"1", "L", "LA", "La"}
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
     """The image file, its pixels not yet decoded; whatever goes wrong inside the block names the file."""
+    if not path.is_file():  # opening a named pipe would wait for ever
+        refuse(str(path), "a readable image", "no file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of large files, which are refused here
@@ -48,7 +53,7 @@ def read_image(path: Path) -> Frame:
 def to_frame(image: Image.Image, name: str) -> Frame:
     """An opened picture's pixels (H,W,C), upright, without transparency."""
     image = ImageOps.exif_transpose(image)
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+    if image.mode in _DEEP:
         values = np.asarray(image).astype(np.float32)
         values = values / np.float32(65535) if image.mode != "F" else values
         if not (values.min() >= 0 and values.max() <= 1):
@@ -58,10 +63,10 @@ def to_frame(image: Image.Image, name: str) -> Frame:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def is_colour(path: Path) -> bool:
-    """Whether a picture has colours, by its header."""
+def describe(path: Path) -> tuple[bool, bool]:
+    """Whether a picture has colours, and whether it has more than 8 bits, by its header."""
     with opened(path) as image:
-        return image.mode not in _GREY
+        return image.mode not in _GREY, image.mode in _DEEP
 
 
 def is_animated(path: Path) -> bool:

@@ -7,6 +7,7 @@ ten are used whole in every split, and the data set's note says so.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from neural_em.data.files import existing
 from neural_em.data.fitting import Fitting
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import ImageSource, Source, open_clips
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
@@ -110,7 +111,7 @@ class _Filling:
         self.shape = (frames, fitting.depth, fitting.height, fitting.width)
 
     def dataset(self, device: torch.device | str, max_bytes: int | None, note: str) -> Dataset:
-        floats = self.fitting.channels != "binary" and self._has_floats()
+        floats = self.fitting.channels != "binary" and any(clip.deep for clip in self.clips)
         kind: Any = np.float32 if floats else np.uint8
         levels = 1 if floats or self.fitting.channels == "binary" else 255
         T, C, H, W = self.shape
@@ -127,25 +128,18 @@ class _Filling:
         reader = _ArrayReader(frames, groups, levels)
         return StreamingDataset(reader, count, self.shape, groups is not None, device, note=note)
 
-    def _has_floats(self) -> bool:
-        """Whether any clip's frames are not bytes, judged by its first frame."""
-        return any(next(iter(clip)).dtype != np.uint8 for clip in self.clips)
-
     def _fill(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
-        for number, clip in enumerate(self.clips):
-            rows = np.array([row for row, window in enumerate(self.windows) if window.clip == number], np.int64)
-            if not len(rows):
-                continue
-            firsts = np.array([self.windows[row].first for row in rows])
-            wanted = np.unique(firsts[:, None] + np.arange(self.frames))
-            for position, frame in zip(wanted, clip.take(wanted.tolist()), strict=True):
-                name = clip.frame_name(int(position))
-                fitted = self.fitting.frame(frame, name)
-                inside = (firsts <= position) & (position < firsts + self.frames)
-                for row, first in zip(rows[inside], firsts[inside], strict=True):
-                    frames[row, position - first] = _stored(fitted, frames.dtype)
-                    if groups is not None and self.masks is not None:
-                        groups[row, position - first] = self._labels(number, int(position), frame.shape[:2])
+        clips = np.array([window.clip for window in self.windows])
+        firsts = np.array([window.first for window in self.windows])
+        for number in np.unique(clips).tolist():
+            clip, rows = self.clips[number], np.flatnonzero(clips == number)
+            wanted = np.unique(firsts[rows][:, None] + np.arange(self.frames)).tolist()
+            for position, frame in zip(wanted, clip.take(wanted), strict=True):
+                here = rows[(firsts[rows] <= position) & (position < firsts[rows] + self.frames)]
+                fitted = self.fitting.frame(frame, clip.frame_name(position))
+                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype)
+                if groups is not None:
+                    groups[here, position - firsts[here]] = self._labels(number, position, frame.shape[:2])
 
     def _labels(self, clip: int, position: int, size: tuple[int, ...]) -> NDArray[np.uint8] | int:
         assert self.masks is not None
@@ -176,5 +170,11 @@ class _ArrayReader:
 
 def _on_disk(shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
     """An array in a file without a name: the system frees it when the array goes."""
-    with tempfile.TemporaryFile() as file:
-        return cast(NDArray[Any], np.memmap(file, dtype=kind, mode="w+", shape=shape))
+    size = int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # else a disk that turns out to be full ends the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            return cast(NDArray[Any], np.memmap(file, dtype=kind, mode="w+", shape=shape))
+    except OSError as error:
+        raise NeuralEMError(f"{tempfile.gettempdir()}: no room for {size} bytes of frames: {error.strerror}") from None

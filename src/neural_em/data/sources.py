@@ -27,13 +27,15 @@ class Source(ABC):
     Attributes:
         name: The file or folder.
         length: Number of frames; ``None`` where only decoding would tell (see :meth:`count`).
-        colour: Whether the frames have three channels.
+        colour: Whether any frame has three channels.
+        deep: Whether any frame is float32 rather than uint8.
         fps: Frames per second, where the file says so.
     """
 
     name: str
     length: int | None
     colour: bool
+    deep: bool = False
     fps: float | None = None
 
     @abstractmethod
@@ -71,9 +73,10 @@ class ImageSource(Source):
     """Image files, in the given order."""
 
     def __init__(self, name: str, paths: list[Path]) -> None:
-        """The files' headers are read when their colours are asked for, their pixels one by one."""
+        """Reads the files' headers."""
         self.name, self.paths, self.length = name, paths, len(paths)
-        self.colour = any(images.is_colour(path) for path in paths)
+        colour, deep = zip(*map(images.describe, paths), strict=True)
+        self.colour, self.deep = any(colour), any(deep)
 
     def __iter__(self) -> Iterator[Frame]:
         """All frames."""
@@ -116,7 +119,7 @@ class ArraySource(Source):
 
     def __init__(self, name: str, clip: NDArray[Any], top: int) -> None:
         """``top`` is what stands for 1.0 in the array."""
-        self.name, self.length, self.colour = name, len(clip), clip.shape[-1] == 3
+        self.name, self.length, self.colour, self.deep = name, len(clip), clip.shape[-1] == 3, clip.dtype.kind == "f"
         self._clip, self._top = clip, top
 
     def __iter__(self) -> Iterator[Frame]:
