@@ -232,7 +232,7 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
 
 def write_result(result: Result, folder: Path, name: str) -> Path:
     """Writes a result as JSON, its summaries and curves as CSV, and its single sequences as CSV."""
-    _make(folder)
+    make_folder(folder)
     write_json(result, folder / f"{name}.json")
     write_csv(result, folder / f"{name}.csv")
     write_sequences_csv(result, folder / f"{name}-sequences.csv")
@@ -241,7 +241,7 @@ def write_result(result: Result, folder: Path, name: str) -> Path:
 
 def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, name: str) -> Path:
     """Writes mean and deviation over runs as JSON and as CSV."""
-    _make(folder)
+    make_folder(folder)
     values = {"of": list(runs), **asdict(aggregate)}
     write_whole(folder / f"{name}.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
     text = io.StringIO(newline="")
@@ -263,7 +263,8 @@ def differences(runs: Sequence[TrainedRun]) -> list[str]:
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it, where it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

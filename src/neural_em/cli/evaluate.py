@@ -1,0 +1,143 @@
+"""``nem evaluate``: scores trained runs, on their own data or on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="Run folders (also of several seeds), weight files or models.")
+]
+Weights = Annotated[str, typer.Option(help="The best epoch's or the last one's: best or last.")]
+Preset = Annotated[str | None, typer.Option(help="Whose data to use, for a weight file that does not tell.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Objects = Annotated[int | None, typer.Option(help="Objects in a sequence.", show_default="as trained")]
+Components = Annotated[int | None, typer.Option(help="Components, K.", show_default="as trained")]
+Static = Annotated[bool, typer.Option("--static", help="Look at frame 0 only, repeated.")]
+Split = Annotated[str, typer.Option(help="training, validation or test.")]
+Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")]
+Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
+Seed = Annotated[int, typer.Option(help="Of the starts and of the noise.")]
+BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes no result.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this file."""
+    app.command("evaluate")(evaluate)
+
+
+def evaluate(
+    runs: Runs,
+    objects: Objects = None,
+    components: Components = None,
+    steps: Annotated[
+        int | None, typer.Option(help="EM steps; the sequences follow.", show_default="as trained")
+    ] = None,
+    split: Split = "test",
+    static: Static = False,
+    data: Data = None,
+    masks: Masks = None,
+    starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
+    size: Annotated[int | None, typer.Option(help="Sequences.", show_default="the whole split")] = None,
+    batch_size: BatchSize = 500,
+    seed: Seed = 0,
+    device: Device = "auto",
+    weights: Weights = "best",
+    preset: Preset = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run's own")
+    ] = None,
+) -> None:
+    """Score trained runs; several seeds give mean and standard deviation.
+
+    Three digits: --objects 3 --components 3. Static digits: --static --steps 50. Longer sequences: --steps 50.
+    """
+    from neural_em.experiments.evaluation import Evaluation, Evaluator, differences
+    from neural_em.experiments.runs import find_runs
+
+    evaluation = Evaluation(
+        objects, components, steps, split, static, None if data is None else str(data),
+        None if masks is None else str(masks), starts, size, seed, batch_size,
+    )  # fmt: skip
+    found = find_runs(runs, weights, preset)
+    results, paths = [], []
+    with progress_bar() as progress:
+        evaluator = Evaluator(device, progress)
+        for run in found.runs:
+            results.append(evaluator.result(run, evaluation))
+            paths.append(_write(run, results[-1], evaluation, out, alone=len(found.runs) == 1))
+    if len(results) == 1:
+        _show(found.runs[0], results[0])
+        typer.echo(paths[0] or "written nowhere: a weight file has no run folder (--out FOLDER)")
+    else:
+        for run, result in zip(found.runs, results, strict=True):
+            _show_line(run, result)
+        differing = differences(found.runs)
+        if differing:
+            typer.echo(f"no mean: the runs differ in {', '.join(differing)}")
+        else:
+            _show_all(runs, found.runs, results, evaluation, out)
+    for problem in found.problems:
+        typer.echo(f"left out: {problem}", err=True)
+
+
+def _write(run: Any, result: Any, evaluation: Any, out: Path | None, alone: bool) -> Path | None:
+    """Into the run's own folder, or the one that was named; a weight file alone has none."""
+    from neural_em.experiments.evaluation import EVALUATIONS, write_result
+
+    name = evaluation.name(run)
+    if out is not None:
+        return write_result(result, out, name if alone else f"{name}-{run.name.replace('/', '-')}")
+    return None if run.folder is None else write_result(result, run.folder / EVALUATIONS, name)
+
+
+def _show(run: Any, result: Any) -> None:
+    from neural_em.evaluation import result_table
+
+    trained, used = run.experiment.training.components, result.settings["components"]
+    typer.echo(f"{run.name}: {result_table(result)}")
+    if trained != used:
+        typer.echo(f"trained with {trained} components, evaluated with {used}")
+
+
+def _show_line(run: Any, result: Any) -> None:
+    names = {"ami_max": "AMI (max)", "ari": "ARI", "upper_bound": "next-step error"}
+    scores = [
+        f"{title} {result.last_step[name].mean:.3f}"
+        for name, title in names.items()
+        if name in result.last_step and result.last_step[name].mean is not None
+    ]
+    typer.echo(f"{run.name}: last step: {', '.join(scores)}" + (f" ({result.note})" if result.note else ""))
+
+
+def _show_all(places: list[str], runs: list[Any], results: list[Any], evaluation: Any, out: Path | None) -> None:
+    from neural_em.evaluation import aggregate, aggregate_table
+    from neural_em.experiments.evaluation import EVALUATIONS, write_aggregate
+
+    total = aggregate(results)
+    typer.echo(f"mean ± standard deviation: {aggregate_table(total)}")
+    folder = out if out is not None else Path(places[0]) / EVALUATIONS if len(places) == 1 else None
+    if folder is not None:
+        typer.echo(write_aggregate(total, [run.name for run in runs], folder, evaluation.name(runs[0])))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Any]:
+    """A bar for each run on a terminal, nothing elsewhere; gives a function of name, done and total."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    tasks: dict[str, Any] = {}
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield show

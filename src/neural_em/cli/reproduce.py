@@ -1,0 +1,55 @@
+"""``nem reproduce``: the paper's results from one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neural_em.errors import NeuralEMError
+
+_INTERRUPTED = 130  # what a shell expects after Ctrl-C
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this file."""
+    app.command("reproduce")(reproduce)
+
+
+def reproduce(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT...]", help="static-shapes, table-1, bce, ...; all where none is named."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each.", show_default="5; quick 2")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Only write the page from what is there.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="results")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce")] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most so many.", show_default="500")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop after so long; the same command goes on.")] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Evaluate runs that are not finished too; the page marks them.")
+    ] = False,
+) -> None:
+    """Train and evaluate what is missing of the paper's results, and write results/reproduction.md.
+
+    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again.
+    """
+    from neural_em.reproduce import Reproduction, chosen
+    from neural_em.reproduce.plan import QUICK_SEEDS, SEEDS
+    from neural_em.reproduce.work import QUICK_RUNS, RESULTS, RUNS
+
+    trainings = chosen(experiments or (), quick)
+    runs = runs or (QUICK_RUNS if quick else RUNS)
+    out = out or (runs / "results" if quick else RESULTS)
+    seeds = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
+    work = Reproduction(runs, out, seeds, quick, device, epochs, max_minutes, unfinished, typer.echo)
+    typer.echo(work.report() if report else work.do(trainings))
+    if work.interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if work.problems:
+        count = f"{len(work.problems)} of {len(trainings)} trainings"
+        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {'; '.join(work.problems)}")

@@ -1,0 +1,201 @@
+"""The paper's figures from trained runs: groupings, sequences, scores per step, prediction errors, learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from neural_em.errors import refuse, unknown
+from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.experiments.runs import TrainedRun
+from neural_em.report.animation import save_animation
+from neural_em.report.figures import FORMATS, save_figure, sequence_figure, static_figure
+from neural_em.report.panels import SequenceReport
+from neural_em.report.plots import bce_figure, learning_curves, score_curve
+from neural_em.report.runs import ENOUGH, choose, scores, sequences, step_curve, trained_steps
+
+LONG = 50  # steps of the paper's curve
+MOST_COLUMNS = 25  # pictures side by side
+IMAGES = 6  # of the paper's figure of static groupings
+ANIMATIONS = ("gif", "mp4")
+AUTOENCODER = "recurrent autoencoder"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, what to call its file, and the sequence it shows, where it shows one."""
+
+    name: str
+    figure: Figure
+    sequence: SequenceReport | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What figures are about.
+
+    Attributes:
+        evaluator: has the device and the data.
+        runs: trained runs.
+        evaluation: on what data they are shown.
+        picks: ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure.
+        size: sequences to score where nobody did before; ``None`` for the whole split.
+    """
+
+    evaluator: Evaluator
+    runs: Sequence[TrainedRun]
+    evaluation: Evaluation
+    picks: Sequence[str] = ()
+    size: int | None = ENOUGH
+
+    def chosen(self, run: TrainedRun, usual: Sequence[str]) -> dict[str, int]:
+        """The sequences to show of a run."""
+        picks = list(self.picks or usual)
+        named = any(not str(pick).isdigit() for pick in picks)
+        return choose(picks, [scores(self.evaluator, run, self.evaluation, self.size)] if named else [])
+
+    def named(self, name: str, run: TrainedRun | None = None, label: str = "") -> str:
+        """The file's name: what it shows, of which run if there are several, on which data if they are special."""
+        parts = [name, label.replace("sequence ", "")]
+        if run is not None:
+            parts += [run.name.replace("/", "-")] if len(self.runs) > 1 else []
+            special = replace(self.evaluation, size=None).name(run)
+            parts += [special] if special != "test" else []
+        return "-".join(part for part in parts if part)
+
+
+def draw(kind: str, subject: Subject) -> list[Drawing]:
+    """The figures of one kind; see KINDS."""
+    if kind not in KINDS:
+        unknown("kind", kind, KINDS)
+    return KINDS[kind](subject)
+
+
+def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
+    """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
+    paths = [save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in FORMATS]
+    if drawing.sequence is not None:
+        paths += [save_animation(drawing.sequence, folder / f"{drawing.name}.{kind}") for kind in animations]
+    return paths
+
+
+def save_as(drawing: Drawing, path: Path) -> Path:
+    """Writes a drawing into one file, in the format that its name asks for."""
+    kind = path.suffix.lower().lstrip(".")
+    if kind in FORMATS:
+        return save_figure(drawing.figure, path)
+    if kind not in ANIMATIONS:
+        unknown(f"{path}: format", kind, (*FORMATS, *ANIMATIONS))
+    if drawing.sequence is None:
+        refuse(f"{path}", f"{' or '.join(FORMATS)}, as {drawing.name} shows no sequence", kind)
+    return save_animation(drawing.sequence, path)
+
+
+def _sequence(subject: Subject) -> list[Drawing]:
+    drawings = []
+    for run in subject.runs:
+        chosen = subject.chosen(run, ("typical",))
+        for report in sequences(subject.evaluator, run, subject.evaluation, chosen):
+            figure = sequence_figure(report, _columns(report.steps))
+            drawings.append(Drawing(subject.named("sequence", run, report.label), figure, report))
+    return drawings
+
+
+def _static(subject: Subject) -> list[Drawing]:
+    drawings = []
+    for run in subject.runs:
+        images = subject.evaluation.data_config(run).frames == 1
+        still = replace(subject, evaluation=replace(subject.evaluation, static=not images))
+        available = len(subject.evaluator.dataset(run, replace(still.evaluation, size=IMAGES)))
+        chosen = still.chosen(run, [str(index) for index in range(available)])
+        figure = _groupings(sequences(subject.evaluator, run, still.evaluation, chosen))
+        drawings.append(Drawing(subject.named("static", run), figure))
+    return drawings
+
+
+def _groupings(reports: Sequence[SequenceReport]) -> Figure:
+    """One row for each image."""
+    images = np.stack([report.frames[-1] for report in reports])
+    gamma = np.stack([report.gamma for report in reports], axis=1)  # (T,B,K,H,W)
+    groups = [report.groups[-1] for report in reports if report.groups is not None]
+    names = [_scored(report) for report in reports]
+    return static_figure(images, gamma, np.stack(groups) if groups else None, names, _few(len(gamma)))
+
+
+def _curve(subject: Subject) -> list[Drawing]:
+    evaluation = subject.evaluation
+    if evaluation.steps is None:
+        evaluation = replace(evaluation, steps=LONG)
+    curves = {}
+    for run in subject.runs:
+        result = scores(subject.evaluator, run, evaluation, subject.size)
+        if not result.has_groups:
+            refuse(f"{run.name}", "true groups (--masks), which a curve of scores needs", "none")
+        curves[run.name] = step_curve(result.curves["ami_max"])
+    trained = {trained_steps(run) for run in subject.runs}
+    return [Drawing(subject.named("curve"), score_curve(curves, trained.pop() if len(trained) == 1 else None))]
+
+
+def _bce(subject: Subject) -> list[Drawing]:
+    cells: dict[tuple[str, int], list[float]] = {}
+    for run in subject.runs:
+        objects, components = subject.evaluation.data_config(run).objects, subject.evaluation.config(run).components
+        if objects is None or run.experiment.model.distribution != "bernoulli":
+            refuse(f"{run.name}", "a run on generated shapes, for errors by number of objects", "another one")
+        result = scores(subject.evaluator, run, subject.evaluation, subject.size)
+        error = result.last_step["upper_bound"].mean
+        if error is not None:
+            cells.setdefault((model_name(components), objects), []).append(error)
+    return [Drawing(subject.named("bce"), bce_bars(cells))]
+
+
+def model_name(components: int) -> str:
+    """What the paper calls the model with so many components."""
+    return f"{AUTOENCODER} (K = 1)" if components == 1 else f"RNN-EM (K = {components})"
+
+
+def bce_bars(cells: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
+    """The bars of errors by (model, number of objects); RNN-EM before the autoencoder."""
+    objects = sorted({count for _, count in cells})
+    models = sorted({model for model, _ in cells})
+    return bce_figure(objects, {model: [cells.get((model, count), ()) for count in objects] for model in models})
+
+
+def _learning(subject: Subject) -> list[Drawing]:
+    for run in subject.runs:
+        if not run.metrics:
+            refuse(f"{run.name}", "a run folder with its metrics.csv", "none")
+    return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
+
+
+def _scored(report: SequenceReport) -> str:
+    name = report.label.removeprefix("sequence ")
+    return name if report.score is None else f"{name}: AMI {report.score:.2f}"
+
+
+def _columns(steps: int) -> list[int] | None:
+    """Which steps to show side by side, counted from 1: all, or evenly spaced ones."""
+    return None if steps <= MOST_COLUMNS else _whole(np.linspace(1, steps, MOST_COLUMNS))
+
+
+def _few(steps: int) -> list[int] | None:
+    """Which steps of a static image to show: the first ones change most."""
+    return None if steps <= 15 else _whole(np.geomspace(1, steps, 12))
+
+
+def _whole(numbers: NDArray[np.float64]) -> list[int]:
+    return [int(number) for number in np.unique(numbers.round())]
+
+
+KINDS: dict[str, Callable[[Subject], list[Drawing]]] = {
+    "sequence": _sequence,
+    "static": _static,
+    "curve": _curve,
+    "bce": _bce,
+    "learning": _learning,
+}

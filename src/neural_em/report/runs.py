@@ -1,0 +1,182 @@
+"""What trained runs made of their data, ready to be drawn: scores, single sequences, and whole reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from neural_em import config as configs
+from neural_em.errors import refuse, unknown
+from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
+from neural_em.evaluation.evaluate import start_keys
+from neural_em.evaluation.summary import TITLES
+from neural_em.experiments.evaluation import EVALUATIONS, Evaluation, Evaluator, stored, write_result
+from neural_em.experiments.runs import TrainedRun
+from neural_em.report.curves import StepCurve
+from neural_em.report.page import RunReport
+from neural_em.report.panels import SequenceReport
+from neural_em.training import device as devices
+
+ENOUGH = 500  # sequences to score for a picture, where nobody scored more before
+EXAMPLES = ("best", "typical", "worst")
+CURVES = ("ami_max", "ari", "upper_bound")
+
+
+def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, size: int | None = ENOUGH) -> Result:
+    """The run's scores: those of an earlier evaluation of the whole split, or of some sequences, kept for next time.
+
+    Args:
+        evaluator: evaluates what is missing.
+        run: the run.
+        evaluation: on what; its own size is taken where it has one.
+        size: sequences to score if nobody did before; ``None`` for the whole split.
+    """
+    found = stored(run, evaluation)
+    if found is None and evaluation.size is None and size is not None and size < _most(run, evaluation):
+        evaluation = replace(evaluation, size=size)
+        found = stored(run, evaluation)
+    if found is not None:
+        return found
+    result = evaluator.result(run, evaluation)
+    if run.folder is not None:
+        write_result(result, run.folder / EVALUATIONS, evaluation.name(run))
+    return result
+
+
+def choose(picks: Sequence[str | int], results: Sequence[Result]) -> dict[str, int]:
+    """Sequences by what to call them: ``best``, ``typical`` and ``worst`` on average over the results, or an index."""
+    chosen = {}
+    for pick in picks:
+        text = str(pick)
+        if text.isdigit():
+            chosen[f"sequence {text}"] = int(text)
+        elif text in EXAMPLES:
+            chosen[text] = _average(results).examples()[text]
+        else:
+            unknown("pick", text, (*EXAMPLES, "an index"))
+    return chosen
+
+
+def sequences(
+    evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, chosen: Mapping[str, int]
+) -> list[SequenceReport]:
+    """What the model makes of some sequences, from the very start that an evaluation scores.
+
+    Args:
+        evaluator: has the device.
+        run: the run.
+        evaluation: on what data, with how many components and steps.
+        chosen: indices of the sequences, by label.
+    """
+    last, most = max(chosen.values()), _most(run, evaluation)
+    if last < most:
+        evaluation = replace(evaluation, size=last + 1)  # no more than has to be made
+    data, model, config = evaluator.dataset(run, evaluation), evaluator.model(run), evaluation.config(run)
+    if last >= len(data):
+        refuse("pick", f"a sequence from 0 to {min(most, len(data)) - 1}", last)
+    indices = torch.tensor(list(chosen.values()))
+    batch = data.batch(indices)
+    weight = next(model.parameters())
+    with torch.inference_mode(), devices.products(run.experiment.training.precision, evaluator.device):
+        frames = batch.frames[:1] if config.static else batch.frames
+        x = model.frames(frames.to(weight), config.steps)
+        x_noisy, gamma = model.draw(x, config.components, start_keys(config.seed, 0, indices, weight.device))
+        steps = x.shape[0] - 1
+        out = model.unroll(x, config.components, steps, x_noisy=x_noisy, gamma=gamma, check=False)
+    groups = batch.groups
+    if groups is not None:
+        groups = groups[:1].expand(steps, -1, -1, -1) if len(frames) == 1 else groups[1 : steps + 1]
+    return [
+        _report(label, x[1:, n], out.gamma[:, n, :, 0], out.psi[:, n], None if groups is None else groups[:, n])
+        for n, label in enumerate(chosen)
+    ]
+
+
+def run_reports(
+    evaluator: Evaluator, runs: Sequence[TrainedRun], evaluation: Evaluation, size: int | None = ENOUGH
+) -> list[RunReport]:
+    """What a page shows of each run; runs on the same data show the same sequences, side by side."""
+    results = [scores(evaluator, run, evaluation, size) for run in runs]
+    shared = len({evaluation.data_config(run) for run in runs}) == 1 and len({r.sequences for r in results}) == 1
+    reports = []
+    for run, result in zip(runs, results, strict=True):
+        chosen = choose(EXAMPLES, results if shared else [result])
+        curves = {TITLES[name]: step_curve(result.curves[name]) for name in CURVES if name in result.curves}
+        report = RunReport(run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves)
+        shown = sequences(evaluator, run, evaluation, chosen)
+        reports.append(replace(report, sequences=shown, training_steps=trained_steps(run)))
+    return reports
+
+
+def step_curve(curve: Curve) -> StepCurve:
+    """A result's curve as one to draw."""
+    parts = (curve.mean, curve.lower_quartile, curve.upper_quartile)
+    return StepCurve(*(np.array([np.nan if value is None else value for value in part]) for part in parts))
+
+
+def trained_steps(run: TrainedRun) -> int | None:
+    """How many EM steps the model was trained for, where that is known."""
+    if not run.data_known:
+        return None
+    experiment = run.experiment
+    frames = experiment.data.frames
+    return experiment.training.steps or (
+        experiment.model.steps if frames == 1 else None if frames is None else frames - 1
+    )
+
+
+def _most(run: TrainedRun, evaluation: Evaluation) -> int:
+    """Sequences that there are at most; a file may have fewer."""
+    split: Any = evaluation.split
+    return evaluation.size or evaluation.data_config(run).size(split)
+
+
+def _average(results: Sequence[Result]) -> Result:
+    """The first result with every sequence's values averaged over all of them."""
+    first = results[0]
+    if len(results) == 1:
+        return first
+    values = {}
+    for name in first.per_sequence:
+        columns = zip(*(result.per_sequence[name] for result in results), strict=True)
+        values[name] = tuple(
+            None if any(v is None for v in column) else sum(filter(None, column)) / len(column) for column in columns
+        )
+    return replace(first, per_sequence=values)
+
+
+def _report(label: str, x: Any, gamma: Any, psi: Any, groups: Any) -> SequenceReport:
+    score = None
+    if groups is not None:
+        value = float(adjusted_mutual_info(groups[-1:].to(gamma.device), gamma[-1:].argmax(dim=1)))
+        score = value if np.isfinite(value) else None
+        groups = groups.cpu().numpy()
+    frames, gamma, psi = (array.float().cpu().numpy() for array in (x, gamma, psi))
+    return SequenceReport(label, frames, gamma, psi, groups, score, "AMI (max), last step")
+
+
+def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
+    """Scores and how the run came about, as single values."""
+    summary, made = run.summary, (run.environments or [{}])[-1]
+    return {
+        "evaluated": {
+            "sequences": result.sequences, "steps": result.steps, "components": result.settings["components"],
+            "note": result.note or None,
+        },
+        "last step": _means(result.last_step),
+        "mean over steps": _means(result.mean_over_steps),
+        "whole sequence": _means(result.whole_sequence),
+        **{f"baseline {name}": _means(table) for name, table in result.baselines.items()},
+        "training": {
+            **{name: summary.get(name) for name in ("epochs", "best_epoch", "stopped", "seconds")},
+            **{name: made.get(name) for name in ("device", "commit")},
+        },
+    }  # fmt: skip
+
+
+def _means(table: Mapping[str, Summary]) -> dict[str, float | None]:
+    return {name: table[name].mean for name in TITLES if name in table}

@@ -1,0 +1,80 @@
+"""Ours beside the paper's: for every number of the paper, what the runs that there are give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from neural_em.evaluation import MeanDeviation
+from neural_em.reproduce.paper import NUMBERS, Number
+from neural_em.reproduce.plan import TRAININGS
+from neural_em.reproduce.records import Record
+
+_OF_A_RUN = ("epochs", "stage_epochs", "best_epoch", "stopped", "seconds", "device", "commit")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the paper and ours; no run, no number.
+
+    Attributes:
+        paper: the paper's.
+        seeds: the runs that were evaluated for it.
+        unfinished: those of them whose training is not finished.
+        last_step: mean and deviation over these runs at the last step, which is what is compared.
+        mean_over_steps: the same for each sequence's mean over all steps.
+        baselines: means of groupings without learning on the same data.
+        sequences: evaluated in each run.
+        command: the evaluation as a command, after the training's.
+        runs: of each run its epochs, why it stopped, time, device and commit.
+    """
+
+    paper: Number
+    seeds: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    last_step: MeanDeviation
+    mean_over_steps: MeanDeviation
+    baselines: Mapping[str, float | None]
+    sequences: int | None = None
+    command: str = ""
+    runs: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def missing(self) -> bool:
+        """Whether no run gave a number."""
+        return self.last_step.mean is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell as plain values."""
+        return {**asdict(self), "missing": self.missing}
+
+
+def cells(records: Mapping[str, Record]) -> list[Cell]:
+    """One cell for every number of the paper, in the paper's order; records by name of the training."""
+    return [_cell(number, records.get(number.training, {}).get("runs", {})) for number in NUMBERS]
+
+
+def _cell(number: Number, runs: Mapping[str, Record]) -> Cell:
+    found: dict[str, Record] = {}
+    for seed, run in runs.items():
+        evaluation = run["evaluations"].get(number.evaluation)
+        if evaluation is not None and _mean(evaluation["last_step"], number.score) is not None:
+            found[seed] = evaluation
+    first = next(iter(found.values()), {})
+    return Cell(
+        number,
+        tuple(found),
+        tuple(seed for seed in found if not runs[seed]["finished"]),
+        MeanDeviation.of(_mean(each["last_step"], number.score) for each in found.values()),
+        MeanDeviation.of(_mean(each["mean_over_steps"], number.score) for each in found.values()),
+        {name: _mean(scores, number.score) for name, scores in first.get("baselines", {}).items()},
+        first.get("sequences"),
+        f"nem evaluate RUN {TRAININGS[number.training].evaluations[number.evaluation].options()}".rstrip(),
+        tuple({"seed": seed, **{name: runs[seed].get(name) for name in _OF_A_RUN}} for seed in found),
+    )
+
+
+def _mean(scores: Mapping[str, Any], name: str) -> float | None:
+    summary = scores.get(name)
+    return summary["mean"] if isinstance(summary, Mapping) else None

@@ -1,0 +1,170 @@
+"""The results as a Markdown page: paper and ours side by side, every run, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neural_em.evaluation import MeanDeviation
+from neural_em.report.tables import MISSING, markdown_table
+from neural_em.reproduce.cells import Cell
+from neural_em.reproduce.paper import DIGITS, ERRORS, NOT_REPRODUCED, STATIC, TABLE
+from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.records import Record
+
+FIGURE_ONLY = "figure only"
+_LEAD = """\
+Every number of the paper and what this code gives for it. Scores are AMI, normalised by the larger entropy ('max'), at
+the last EM step; what the mean over all steps gives, the first ones from a random start included, stands beside it.
+Ours are mean ± standard deviation over runs that differ in their seed alone, on {sequences} unless a run says
+otherwise. The baselines need no learning: connected patches of pixels, and k-means on the pixels' coordinates.
+A cell that no run has filled says *missing*; nothing is filled in by hand.
+"""
+_ABOUT = {
+    STATIC: "Three shapes, K = 4, 15 steps.",
+    TABLE: "20 steps. Training scores are those of the first 10,000 training sequences.",
+    ERRORS: "Binary cross entropy of the next frame, summed over its pixels, with psi = max over the components, which "
+    "is an upper bound. Lower is better. The paper shows bars and gives no numbers.",
+    DIGITS: "K = 2 and 20 steps in training. The staged runs see 20, 500 and 50,000 digits one after another.",
+}
+
+
+def render(
+    cells: Sequence[Cell], records: Mapping[str, Record], runs: Path, pictures: Mapping[str, str] | None = None
+) -> str:
+    """The whole page.
+
+    Args:
+        cells: the paper's numbers and ours.
+        records: of each training, by name.
+        runs: where the runs are, for the commands.
+        pictures: paths of pictures by caption, relative to the page.
+    """
+    quick = any(record.get("quick") for record in records.values())
+    counts = {cell.sequences for cell in cells if cell.sequences}
+    sequences = f"{max(counts):,} test sequences" if counts else "the test sequences"
+    parts = ["# Reproduction\n", _LEAD.format(sequences=sequences)]
+    if quick:
+        parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
+    parts += [f"{_overview(cells)}\n", f"{NOT_REPRODUCED}\n"]
+    for section, about in _ABOUT.items():
+        parts += [f"## {section}\n", f"{about}\n", _table([cell for cell in cells if cell.paper.section == section])]
+    parts += ["## Figures\n"] if pictures else []
+    parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in sorted((pictures or {}).items())]
+    parts += [_runs(records), _problems(records), _missing(cells), "" if quick else _commands(records, runs)]
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def _overview(cells: Sequence[Cell]) -> str:
+    done, numbers = [cell for cell in cells if not cell.missing], sum(cell.paper.mean is not None for cell in cells)
+    counted = sum(cell.paper.mean is not None for cell in done)
+    return (
+        f"Of the paper's {numbers} numbers {counted} have been run here, of its {len(cells) - numbers} bars and points "
+        f"that it gives no number for, {len(done) - counted}."
+    )
+
+
+def _table(cells: Sequence[Cell]) -> str:
+    header = ["in the paper", "what", "paper", "ours, last step", "ours, mean over steps", "runs", "epochs, stopped by",
+              "baselines"]  # fmt: skip
+    rows = []
+    for cell in cells:
+        paper = FIGURE_ONLY if cell.paper.mean is None else f"{cell.paper.mean:.3f} ± {cell.paper.deviation:.3f}"
+        known = {name: value for name, value in cell.baselines.items() if value is not None}
+        baselines = ", ".join(f"{name} {value:.3f}" for name, value in known.items()) or MISSING
+        ours = ["*missing*", MISSING] if cell.missing else [_number(cell.last_step), _number(cell.mean_over_steps)]
+        rows.append([cell.paper.where, cell.paper.about, paper, *ours, _count(cell), _lengths(cell), baselines])
+    return markdown_table(header, rows)
+
+
+def _number(value: MeanDeviation) -> str:
+    if value.mean is None:
+        return MISSING
+    digits = 3 if abs(value.mean) < 10 else 2
+    text = f"{value.mean:.{digits}f}"
+    return text if value.deviation is None else f"{text} ± {value.deviation:.{digits}f}"
+
+
+def _count(cell: Cell) -> str:
+    text = str(len(cell.seeds))
+    return f"{text}, of which {len(cell.unfinished)} not finished" if cell.unfinished else text
+
+
+def _lengths(cell: Cell) -> str:
+    """How many epochs the runs took and why they stopped."""
+    ends: dict[str, list[str]] = {}
+    for run in cell.runs:
+        ends.setdefault(run.get("stopped") or "not finished", []).append(_epochs(run))
+    return "; ".join(f"{', '.join(epochs)} ({reason})" for reason, epochs in ends.items()) or MISSING
+
+
+def _runs(records: Mapping[str, Record]) -> str:
+    header = ["run", "seed", "epochs", "best", "stopped", "time", "device", "commit", "torch"]
+    rows = [
+        [
+            name, seed, _epochs(run), run.get("best_epoch"), run.get("stopped") or "not finished",
+            _time(run.get("seconds")), run.get("device"), _short(run.get("commit")), run.get("torch"),
+        ]
+        for name, record in records.items()
+        for seed, run in record["runs"].items()
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    about = (
+        "*patience*: ten epochs without a better validation loss; *epochs*: as many as were allowed. The weights of "
+        "the best epoch are the result. Seeds of one experiment train at the same time on one device, so their times "
+        "overlap."
+    )
+    return f"## Runs\n\n{about}\n\n{markdown_table(header, rows)}"
+
+
+def _problems(records: Mapping[str, Record]) -> str:
+    lines = []
+    for name, record in records.items():
+        for seed, run in record["runs"].items():
+            what = run.get("problem") or ("" if run["finished"] else f"stopped early: {run.get('stopped') or 'killed'}")
+            lines += [f"- {name}, seed {seed}: {what}"] if what else []
+            lines += [f"- {name}, seed {seed}: {warning}" for warning in run.get("warnings", [])]
+    return "## Failed, stopped early, or doubtful\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _missing(cells: Sequence[Cell]) -> str:
+    missing = dict.fromkeys((cell.paper.training, cell.paper.evaluation) for cell in cells if cell.missing)
+    if not missing:
+        return ""
+    lines = [f"- {training}: {evaluation} (`nem reproduce {training}`)" for training, evaluation in missing]
+    return "## Missing\n\n" + "\n".join(lines) + "\n"
+
+
+def _commands(records: Mapping[str, Record], runs: Path) -> str:
+    lines = ["## Commands\n", "`nem reproduce` does all of this; each experiment alone, `nem reproduce NAME`, is:\n"]
+    lines.append("```sh")
+    for name, training in TRAININGS.items():
+        count = len(records.get(name, {}).get("runs", {})) or 5
+        lines += _command(training, runs / name, count)
+    return "\n".join([*lines, "```", ""])
+
+
+def _command(training: Training, folder: Path, seeds: int) -> list[str]:
+    evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
+    return [training.command(folder, seeds), *evaluations]
+
+
+def _epochs(run: Mapping[str, Any]) -> str:
+    stages = run.get("stage_epochs")
+    return " + ".join(str(count) for count in stages) if stages else str(run.get("epochs"))
+
+
+def _time(seconds: Any) -> str:
+    if not isinstance(seconds, int | float):
+        return MISSING
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _short(commit: Any) -> str | None:
+    if not isinstance(commit, str):
+        return None
+    name, _, rest = commit.partition(" ")
+    return f"{name[:10]} {rest}".rstrip()

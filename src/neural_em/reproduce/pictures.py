@@ -1,0 +1,106 @@
+"""The paper's figures from the runs behind the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from neural_em.errors import NeuralEMError
+from neural_em.experiments.evaluation import Evaluator
+from neural_em.experiments.runs import TrainedRun
+from neural_em.report.curves import StepCurve
+from neural_em.report.figures import save_figure
+from neural_em.report.plots import score_curve
+from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
+from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.records import Record, usable
+
+# file, kind of figure, training, evaluation, caption
+_GROUPINGS = (
+    ("static-shapes", "static", "static-shapes", "test", "Figure 3, RNN-EM: groupings of static shapes, step by step"),
+    ("static-shapes-nem", "static", "static-shapes-nem", "test", "Figure 3, N-EM: the same images"),
+    ("flying-shapes", "sequence", "flying-shapes-5-5", "test", "Figure 4: a typical sequence of five shapes, K = 5"),
+    ("flying-mnist", "sequence", "flying-mnist-staged", "three digits",
+     "Figure 7: a typical sequence of three digits, by a model that was trained, stage-wise, on two"),
+)  # fmt: skip
+
+
+def draw_all(
+    records: Mapping[str, Record], runs: Path, out: Path, evaluator: Evaluator, quick: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, str]:  # fmt: skip
+    """Draws what can be drawn; earlier pictures of runs that are no longer here stay.
+
+    Args:
+        records: of each training, by name.
+        runs: folder of the runs.
+        out: folder of the page; pictures go into ``figures`` below it.
+        evaluator: has the device.
+        quick: whether the runs are of toy size.
+        say: told what could not be drawn.
+
+    Returns:
+        Paths relative to ``out``, by caption.
+    """
+    made: dict[str, str] = {}
+    for name, kind, training_name, evaluation_name, caption in _GROUPINGS:
+        path = out / "figures" / f"{name}.png"
+        training = TRAININGS[training_name].small() if quick else TRAININGS[training_name]
+        found = usable(training, runs / training_name, unfinished=True)
+        if found and _done(records, training_name, evaluation_name):
+            try:
+                _grouping(kind, found[0], training, evaluation_name, evaluator, path)
+            except NeuralEMError as error:  # a picture is not worth losing the page
+                say(f"{path}: not drawn: {error}")
+        if path.is_file():
+            made[caption] = f"figures/{path.name}"
+    for name, plot, caption in (
+        ("bce", _bce, "Figure 5: error of next-step prediction, mean and deviation over runs, each run a dot"),
+        ("curve", _curve, "Figure 6: AMI (max) per step on sequences of 50 steps, flying MNIST"),
+    ):
+        if plot(records, out / "figures" / f"{name}.png"):
+            made[caption] = f"figures/{name}.png"
+    return made
+
+
+def _done(records: Mapping[str, Record], training: str, evaluation: str) -> bool:
+    runs = records.get(training, {}).get("runs", {})
+    return any(evaluation in run["evaluations"] for run in runs.values())
+
+
+def _grouping(
+    kind: str, run: TrainedRun, training: Training, evaluation: str, evaluator: Evaluator, path: Path
+) -> None:
+    subject = Subject(evaluator, [run], replace(training.evaluations[evaluation]))
+    save_figure(draw(kind, subject)[0].figure, path)
+
+
+def _bce(records: Mapping[str, Record], path: Path) -> bool:
+    found: dict[tuple[str, int], list[float]] = {}
+    for name, training in TRAININGS.items():
+        objects, components = training.options.get("objects"), training.options.get("components")
+        if objects is None or components not in (1, 5):
+            continue
+        for run in records.get(name, {}).get("runs", {}).values():
+            error = run["evaluations"].get("test", {}).get("last_step", {}).get("upper_bound", {}).get("mean")
+            if error is not None:
+                found.setdefault((model_name(components), objects), []).append(error)
+    if not found:
+        return False
+    save_figure(bce_bars(found), path)
+    return True
+
+
+def _curve(records: Mapping[str, Record], path: Path) -> bool:
+    runs = records.get("flying-mnist", {}).get("runs", {}).values()
+    curves = [run["evaluations"]["50 steps"]["curves"]["ami_max"] for run in runs if "50 steps" in run["evaluations"]]
+    if not curves:
+        return False
+    parts = ("mean", "lower_quartile", "upper_quartile")
+    mean = (np.mean([np.array(curve[part], float) for curve in curves], axis=0) for part in parts)
+    text = "RNN-EM" if len(curves) == 1 else f"RNN-EM, mean of {len(curves)} runs"
+    save_figure(score_curve({text: StepCurve(*mean)}, 20), path)
+    return True

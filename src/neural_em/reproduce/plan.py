@@ -1,0 +1,121 @@
+"""What to train and to evaluate for the paper's results, at full size or at toy size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from neural_em.errors import unknown
+from neural_em.experiments import Experiment, build
+from neural_em.experiments.evaluation import Evaluation
+
+SEEDS, QUICK_SEEDS = 5, 2
+_QUICK_STEPS = 8
+_QUICK_DATA = 16  # sequences of validation and test
+
+
+@dataclass(frozen=True)
+class Training:
+    """One model to train with several seeds, and what to evaluate it on.
+
+    Attributes:
+        name: of the training and of its folder.
+        preset: what it starts from.
+        options: its differences: objects and components.
+        evaluations: by name.
+        quick: at toy size, to see that everything works.
+    """
+
+    name: str
+    preset: str
+    options: Mapping[str, int]
+    evaluations: Mapping[str, Evaluation]
+    quick: bool = False
+
+    def experiment(self, epochs: int | None = None) -> Experiment:
+        """All settings of the training, of its first seed."""
+        fields = {"objects": "data.objects", "components": "training.components"}
+        overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
+        overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
+        overrides += [] if epochs is None else [f"training.epochs={epochs}"]
+        return build(self.preset, overrides)
+
+    def command(self, folder: Path, seeds: int) -> str:
+        """The training as one command."""
+        options = "".join(f" --{name} {value}" for name, value in self.options.items())
+        return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
+
+    def small(self) -> Training:
+        """The same at toy size."""
+        evaluations = {
+            name: replace(each, size=each.size and _QUICK_DATA, steps=each.steps and _QUICK_STEPS)
+            for name, each in self.evaluations.items()
+        }
+        return replace(self, evaluations=evaluations, quick=True)
+
+
+_QUICK = [
+    "data.height=16", "data.width=16", "model.height=16", "model.width=16", "data.train_size=32",
+    f"data.validation_size={_QUICK_DATA}", f"data.test_size={_QUICK_DATA}", "model.theta_size=8",
+    "training.batch_size=16", "training.epochs=2", "training.tensorboard=false",
+]  # fmt: skip
+_QUICK_FLYING = ["data.frames=5", "model.convolutions=[4]", "model.hidden=12"]
+_QUICK_STAGES = {
+    "static-shapes": ["model.steps=4"],
+    "static-shapes-nem": ["model.steps=4"],
+    "flying-shapes": _QUICK_FLYING,
+    "flying-mnist": _QUICK_FLYING,
+    "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
+}
+
+_TEST = {"test": Evaluation()}
+_DIGITS = {
+    **_TEST,
+    "three digits": Evaluation(objects=3, components=3),
+    "static digits": Evaluation(static=True, steps=50),
+}
+
+
+def _shapes(objects: int, components: int, tested: tuple[int, int] | None = None) -> Training:
+    evaluations = dict(_TEST)
+    if tested is not None:
+        evaluations["train"] = Evaluation(split="training", size=10_000)
+        evaluations["generalisation"] = Evaluation(objects=tested[0], components=tested[1])
+    name = f"flying-shapes-{objects}-{components}"
+    return Training(name, "flying-shapes", {"objects": objects, "components": components}, evaluations)
+
+
+TRAININGS: dict[str, Training] = {
+    training.name: training
+    for training in (
+        Training("static-shapes", "static-shapes", {}, _TEST),
+        Training("static-shapes-nem", "static-shapes-nem", {}, _TEST),
+        _shapes(3, 3, (3, 5)),
+        _shapes(3, 5, (3, 3)),
+        _shapes(5, 3, (3, 3)),
+        _shapes(5, 5, (3, 5)),
+        _shapes(4, 5),
+        _shapes(3, 1),
+        _shapes(4, 1),
+        _shapes(5, 1),
+        Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
+        Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
+    )
+}
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "table-1": tuple(f"flying-shapes-{pair}" for pair in ("3-3", "3-5", "5-3", "5-5")),
+    "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
+}
+
+
+def chosen(names: Iterable[str], quick: bool = False) -> list[Training]:
+    """The trainings behind some names of trainings or groups, each once, in the order of the list; all for none."""
+    wanted: set[str] = set()
+    for name in names:
+        if name not in TRAININGS and name not in GROUPS:
+            unknown("experiment", name, [*TRAININGS, *GROUPS])
+        wanted |= set(GROUPS.get(name, (name,)))
+    trainings = [training for name, training in TRAININGS.items() if name in wanted or not wanted]
+    return [training.small() for training in trainings] if quick else trainings

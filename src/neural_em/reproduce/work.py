@@ -1,0 +1,159 @@
+"""Trains what is missing, evaluates what is missing, and writes down what there is; goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.experiments import PRESETS, Experiment, train
+from neural_em.experiments.evaluation import EVALUATIONS, Evaluator, make_folder, stored, write_result
+from neural_em.report.files import replacing
+from neural_em.report.tables import MISSING
+from neural_em.reproduce.cells import cells
+from neural_em.reproduce.page import render
+from neural_em.reproduce.pictures import draw_all
+from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.records import Record, collect, finished, read_record, usable, write_record
+from neural_em.storage.weights import write_whole
+from neural_em.training.run_folder import RunFolder
+from neural_em.training.stop import INTERRUPTED
+
+RUNS, RESULTS = Path("runs") / "reproduce", Path("results")
+QUICK_RUNS = Path("runs") / "quick"
+PAGE, CELLS, RECORDS = "reproduction.md", "reproduction.json", "runs"
+
+
+@dataclass
+class Reproduction:
+    """The work on the paper's results.
+
+    Attributes:
+        runs: folder of the run folders.
+        out: folder of the results.
+        seeds: how many runs of each training.
+        quick: at toy size.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        epochs: at most so many in each training, where fewer than the paper's are wanted.
+        max_minutes: stop after so long; the same call goes on.
+        unfinished: evaluate runs whose training is not finished too.
+        say: told what is going on, a line at a time.
+        problems: what could not be done, with the reason.
+        interrupted: whether somebody asked to stop.
+    """
+
+    runs: Path = RUNS
+    out: Path = RESULTS
+    seeds: int = 5
+    quick: bool = False
+    device: str = "auto"
+    epochs: int | None = None
+    max_minutes: float | None = None
+    unfinished: bool = False
+    say: Callable[[str], None] = lambda line: None
+    problems: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses to mix toy runs with results."""
+        results = RESULTS.resolve()
+        if self.quick and (self.out.resolve() == results or results in self.out.resolve().parents):
+            refuse("out", "a folder outside of results/ for runs of toy size", f"{self.out}")
+        if self.seeds < 1:
+            refuse("seeds", "an integer >= 1", self.seeds)
+        if self.max_minutes is not None and self.max_minutes <= 0:
+            refuse("max-minutes", "a number above 0", self.max_minutes)
+        self._deadline = None if self.max_minutes is None else time.monotonic() + 60 * self.max_minutes
+        self._evaluator: Evaluator | None = None
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """One for all, so that data are made once."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.device)
+        return self._evaluator
+
+    def do(self, trainings: Sequence[Training]) -> Path:
+        """Trains and evaluates what is missing; a training that cannot be done does not hold up the others.
+
+        Returns:
+            The page.
+        """
+        for training in trainings:
+            try:
+                self._train(training)
+                self._evaluate(training)
+            except NeuralEMError as error:
+                self.problems.append(f"{training.name}: {error}")
+                self.say(f"{training.name}: {error}")
+            self._record(training)  # at once: a kill later on loses nothing
+            if self.interrupted or self._left() == 0:
+                self.say("stopped; the same command goes on")
+                break
+        return self.report()
+
+    def report(self) -> Path:
+        """Writes the page and the table behind it from what there is."""
+        records = {name: self._record(training) for name, training in self._all().items()}
+        records = {name: record for name, record in records.items() if record["runs"]}
+        found = cells(records)
+        pictures = draw_all(records, self.runs, self.out, self.evaluator, self.quick, self.say)
+        make_folder(self.out)
+        values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
+        write_whole(self.out / CELLS, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
+        with replacing(self.out / PAGE) as partial:
+            partial.write_text(render(found, records, self.runs, pictures), encoding="utf-8")
+        return self.out / PAGE
+
+    def _all(self) -> dict[str, Training]:
+        return {name: each.small() if self.quick else each for name, each in TRAININGS.items()}
+
+    def _record(self, training: Training) -> Record:
+        """What is known of a training, kept in the results folder."""
+        path = self.out / RECORDS / f"{training.name}.json"
+        before = read_record(path, training)
+        record = collect(training, self.runs / training.name, before)
+        if record["runs"] and record != before:
+            write_record(path, record)
+        return record
+
+    def _train(self, training: Training) -> None:
+        """Trains the seeds that are not finished, all together."""
+        experiment, folder = self._sized(training.experiment(self.epochs)), self.runs / training.name
+        seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]
+        if all(finished(path, experiment) for path in seeds):
+            return
+        self.say(f"{training.name}: training {self.seeds} seeds in {folder}")
+        minutes = None if self._deadline is None else max(self._left(), 0.1) / 60
+        if self.seeds == 1:  # in a sub-folder as well, so that more can join it
+            RunFolder(folder, experiment, parts=True).close()
+            outcomes = train(experiment, seeds[0], 1, self.device, minutes, quiet=self.quick)
+        else:
+            outcomes = train(experiment, folder, self.seeds, self.device, minutes, quiet=self.quick)
+        self.interrupted = any(outcome.stopped == INTERRUPTED for outcome in outcomes)
+
+    def _evaluate(self, training: Training) -> None:
+        """Evaluates the runs that were not evaluated since their weights last changed."""
+        for name, evaluation in training.evaluations.items():
+            for run in usable(training, self.runs / training.name, self.unfinished):
+                if self.interrupted or self._left() == 0 or stored(run, evaluation) is not None:
+                    continue
+                result = self.evaluator.result(run, evaluation)
+                assert run.folder is not None
+                write_result(result, run.folder / EVALUATIONS, evaluation.name(run))
+                score = result.last_step["ami_max"].mean
+                self.say(f"{training.name}/{run.name}: {name}: AMI {MISSING if score is None else f'{score:.3f}'}")
+
+    def _left(self) -> float:
+        """Seconds left; infinite where nobody set an end."""
+        return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    @staticmethod
+    def _sized(experiment: Experiment) -> Experiment:
+        """With a model for its frames, as training makes it."""
+        data = experiment.data
+        shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
+        return experiment.for_frames(shape, PRESETS[experiment.name].model)
