@@ -1,11 +1,14 @@
 """The fast path is held to the authors' numbers and to the plain path."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from neural_em import randomness
 from neural_em.model import NeuralEM, preset
 from neural_em.model.fast import accelerate
+from neural_em.model.fast.gathering import Rows, join
 from tests.model.test_golden import CASES, check, unrolled
 
 PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist")
@@ -14,3 +17,90 @@ PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist"
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_authors_implementation(case):
     check(*unrolled(case, accelerate))
+
+
+def trained(model, network, x, steps, components=3):
+    """Losses of so many steps of Adam through the given twin."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    losses = []
+    for step in range(steps):
+        x_noisy, gamma = model.draw(x, components, randomness.keys(step, torch.arange(x.shape[1])))
+        loss = network.unroll(x, components, x_noisy=x_noisy, gamma=gamma).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("dtype", "steps", "tolerance"), [(torch.float64, 50, 1e-9), (torch.float32, 10, 1e-5)])
+def test_trains_as_the_plain_path_does(name, dtype, steps, tolerance):
+    config = preset(name)
+    narrow = {"hidden": config.hidden // 8, "convolutions": tuple(c // 8 for c in config.convolutions)}
+    config = dataclasses.replace(config, theta_size=32, **narrow)
+    x = (torch.rand(3, 2, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)) < 0.3).to(dtype)
+    losses = []
+    for twin in (lambda model: model, accelerate):
+        model = NeuralEM(config, seed=1).to(dtype)
+        losses.append(trained(model, twin(model), x, steps))
+    assert losses[0][-1] < losses[0][0]
+    torch.testing.assert_close(losses[1], losses[0], rtol=tolerance, atol=0)
+
+
+def test_shares_its_parameters_with_the_plain_model():
+    model = NeuralEM(preset("flying-shapes"))
+    twin = accelerate(model)
+    assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (3, 13, 10), (2, 5, 28)])
+def test_any_frame_size(size):
+    C, H, W = size
+    for name in PRESETS:
+        config = dataclasses.replace(preset(name), channels=C, height=H, width=W)
+        model = NeuralEM(config, seed=2).double()
+        x = torch.rand(3, 2, C, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        x_noisy, gamma = model.draw(x, 4, randomness.keys(0, torch.arange(2)))
+        both = [twin.unroll(x, 4, x_noisy=x_noisy, gamma=gamma) for twin in (model, accelerate(model))]
+        for ours, theirs in zip(both[1], both[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_joins_without_a_copy_only_what_lies_together():
+    rows = Rows(3)
+    like = torch.zeros(1)
+    taken = [rows.take((2, 4), like).copy_(torch.full((2, 4), float(i))) for i in range(3)]
+    joined = join(taken)
+    assert joined.data_ptr() == taken[0].data_ptr()
+    torch.testing.assert_close(joined, torch.cat(taken))
+    torch.testing.assert_close(join(taken[::-1]), torch.cat(taken[::-1]))
+    images = [torch.rand(2, 3, 4, 5) for _ in range(2)]
+    torch.testing.assert_close(join(images), torch.cat(images))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("case", CASES)
+def test_the_gpu_kernels_equal_the_authors_implementation(case):
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        check(*unrolled(case, accelerate, "cuda"))
+        check(*unrolled(case, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("prior", [0.0, 0.1])
+def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
+    config = dataclasses.replace(preset(name), prior=prior)
+    x = torch.rand(4, 3, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)).double().cuda()
+    results = []
+    for twin in (lambda model: model, accelerate):
+        model = NeuralEM(config, seed=1).double().cuda()
+        x_noisy, gamma = model.draw(x, 5, randomness.keys(0, torch.arange(3)))
+        out = twin(model).unroll(x, 5, x_noisy=x_noisy, gamma=gamma)
+        out.loss.backward()
+        results.append([*(part.detach() for part in out), *(parameter.grad for parameter in model.parameters())])
+    for ours, theirs in zip(*reversed(results), strict=True):
+        assert (ours - theirs).abs().max() <= 1e-10 * theirs.abs().max()

@@ -26,6 +26,9 @@ class TrainingConfig:
         precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``float64``, or ``auto``:
             tf32 on a GPU, float32 elsewhere.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
+        segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
+            is then computed twice.
+        truncate: with ``segment``, stop gradients at the segments' borders, and compute each step once.
         score_size: validation sequences whose ARI and AMI are logged each epoch.
         checkpoint_seconds: time between two checkpoints inside an epoch.
         shard_megabytes: largest file of a checkpoint.
@@ -41,6 +44,8 @@ class TrainingConfig:
     seed: int = 0
     precision: Literal["auto", "float32", "tf32", "float64"] = "auto"
     engine: Literal["fast", "plain"] = "fast"
+    segment: int | None = None
+    truncate: bool = False
     score_size: int = 1000
     checkpoint_seconds: float = 60.0
     shard_megabytes: int = 1024
@@ -55,8 +60,12 @@ class TrainingConfig:
         for name in ("seed", "score_size"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 refuse(f"training.{name}", "an integer >= 0", repr(getattr(self, name)))
-        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
-            refuse("training.steps", "an integer >= 1", repr(self.steps))
+        for name in ("steps", "segment"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                refuse(f"training.{name}", "an integer >= 1", repr(value))
+        if self.truncate and self.segment is None:
+            refuse("training.truncate", "training.segment too, the steps of a segment", "none")
         for name in ("learning_rate", "checkpoint_seconds"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 refuse(f"training.{name}", "a number above 0", getattr(self, name))

@@ -16,6 +16,7 @@ from torch import Tensor
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
+from neural_em.training.segments import segmented_gradients
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
@@ -73,8 +74,14 @@ class TrainingStep:
         """Puts the gradients into the parameters; the loss."""
         K, T = self.config.components, self.config.steps
         x_noisy, gamma = self.network.draw(x, K, keys, T)
-        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False).loss * share
         self.optimizer.zero_grad(set_to_none=True)
+        if self.config.segment is not None:
+            x = self.network.frames(x, T, check=False)
+            start = self.network.start(x[0], K, gamma)
+            return segmented_gradients(
+                self.network, x, x_noisy, start, share, self.config.segment, self.config.truncate
+            )
+        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False).loss * share
         loss.backward()
         return loss.detach()
 
@@ -104,6 +111,7 @@ class TrainingStep:
 
         stream = torch.cuda.Stream(self.device)  # its own: graphs recorded on one stream share a workspace
         torch.cuda.synchronize(self.device)
+        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True  # the best of its algorithms
         try:
             with torch.cuda.stream(stream):
                 for _ in range(2):  # libraries set themselves up; nothing is trained
@@ -118,6 +126,8 @@ class TrainingStep:
             warnings.warn(f"no CUDA graph, training is slower: {str(error).splitlines()[0]}", stacklevel=2)
             torch.cuda.synchronize(self.device)
             return lambda i, k: self._update(self._gradients(self._frames(i), k.to(self.device), share))
+        finally:
+            torch.backends.cudnn.benchmark = before
 
         def replay(new_indices: Tensor, new_keys: Tensor) -> Tensor:
             indices.copy_(new_indices, non_blocking=True)

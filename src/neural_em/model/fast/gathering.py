@@ -1,0 +1,90 @@
+"""Weight gradients over all time steps at once.
+
+Each use of a layer leaves its input and its output's gradient on the layer's tape; when all uses have gone back, one
+large product makes the weight's gradient, instead of one small product a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Rows:
+    """Memory for something that every step makes anew: step after step, so that `join` need not copy it.
+
+    Args:
+        steps: how many there will be.
+        backwards: whether the last one comes first.
+    """
+
+    def __init__(self, steps: int, backwards: bool = False) -> None:
+        self.steps, self.backwards = steps, backwards
+        self.memory: Tensor | None = None
+        self.taken = 0
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An empty tensor, images with their channels last in memory."""
+        if len(shape) == 4:
+            N, C, H, W = shape
+            return self.take((N, H * W * C), like).view(N, H, W, C).permute(0, 3, 1, 2)
+        if self.taken % self.steps == 0:
+            self.memory = like.new_empty(self.steps, *shape)
+        assert self.memory is not None
+        step = self.taken % self.steps
+        self.taken += 1
+        return self.memory[self.steps - 1 - step if self.backwards else step]
+
+
+def join(tensors: list[Tensor]) -> Tensor:
+    """Tensors (N,...) as one (T*N,...): a view where they lie one after another in memory, else a copy."""
+    first = tensors[0]
+    if first.dim() == 4:
+        _, C, H, W = first.shape
+        rows = join([tensor.permute(0, 2, 3, 1).flatten(1) for tensor in tensors])
+        return rows.view(-1, H, W, C).permute(0, 3, 1, 2)
+    if all(
+        tensor.is_contiguous()
+        and tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and tensor.storage_offset() == first.storage_offset() + i * first.numel()
+        for i, tensor in enumerate(tensors)
+    ):
+        return first.as_strided((len(tensors) * first.shape[0], *first.shape[1:]), first.stride())
+    return torch.cat(tensors)
+
+
+class Tape:
+    """What all uses of one layer leave behind, until its parameters' gradients are wanted."""
+
+    def __init__(self, gradients: Callable[..., tuple[Tensor, ...]]) -> None:
+        self.gradients = gradients  # of the layer's parameters, from what was left
+        self.left: list[tuple[Tensor, ...]] = []
+
+    def add(self, *tensors: Tensor) -> None:
+        """Keeps what one use leaves; the last step comes first."""
+        self.left.append(tensors)
+
+    def collect(self) -> tuple[Tensor, ...]:
+        """The parameters' gradients."""
+        joined = [join(list(tensors)) for tensors in zip(*reversed(self.left), strict=True)]
+        self.left.clear()
+        return self.gradients(*joined)
+
+
+class Share(torch.autograd.Function):
+    """Hands parameters to many uses; its backward runs once, after all of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, tape: Tape, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.tape = tape
+        ctx.set_materialize_grads(False)
+        return tuple(parameter.view_as(parameter) for parameter in parameters)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.tape.collect())

@@ -1,0 +1,10 @@
+"""Fused GPU kernels (Triton) for what is not a product of matrices: one kernel each way where torch needs many.
+
+All are exact: the plain functions are their reference, in float32 and float64.
+"""
+
+from neural_em.model.fast.kernels.activation import Activation, row_fits
+from neural_em.model.fast.kernels.assignment import Assignment, MaskedDifference, fits
+from neural_em.model.fast.kernels.patches import Fold, Unfold
+
+__all__ = ["Activation", "Assignment", "Fold", "MaskedDifference", "Unfold", "fits", "row_fits"]

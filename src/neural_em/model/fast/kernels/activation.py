@@ -1,0 +1,152 @@
+"""Bias, layer norm, scale and offset, non-linearity: one kernel each way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from neural_em.model.networks import EPSILON
+
+LARGEST = 16384  # numbers of one sample that one program can hold
+_EPSILON = tl.constexpr(EPSILON)
+ELU, RELU, SIGMOID = (tl.constexpr(i) for i in range(3))
+KINDS = {"elu": 0, "relu": 1, "sigmoid": 2, "identity": 3}
+
+
+def row_fits(x: Tensor, phases: bool) -> bool:
+    """Whether a sample of x (N,C) or (N,C,H,W) is small enough for these kernels."""
+    C = x.shape[1] // 4 if phases else x.shape[1]
+    return triton.next_power_of_2(C) * triton.next_power_of_2(x[0].numel() // C) <= LARGEST
+
+
+@triton.jit
+def _places(P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.constexpr):
+    """Where a tile (PB,CB) of one sample lies in the input, and where in the output, whose phases are interleaved."""
+    p = tl.arange(0, PB)[:, None]
+    c = tl.arange(0, CB)[None, :]
+    inside = (p < P) & (c < C)
+    q = p
+    if PHASES:  # p = (i * WIDTH + j) * 4 + 2 a + b goes to row 2 i + a, column 2 j + b
+        phase = p % 4
+        pixel = p // 4
+        q = (2 * (pixel // WIDTH) + phase // 2) * (2 * WIDTH) + 2 * (pixel % WIDTH) + phase % 2
+    return p * C + c, q * C + c, c, inside
+
+
+@triton.jit
+def _activation_forward(
+    x, bias, scale, offset, y, mean, deviation, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    PB: tl.constexpr, CB: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
+    v = tl.load(x + n * P * C + source, mask=inside, other=0.0)
+    if BIAS:
+        v += tl.load(bias + c, mask=c < C, other=0.0)
+        v = tl.where(inside, v, 0.0)
+    m = tl.sum(tl.sum(v, axis=1), axis=0) / (P * C)
+    centred = tl.where(inside, v - m, 0.0)
+    r = 1.0 / tl.sqrt(tl.sum(tl.sum(centred * centred, axis=1), axis=0) / (P * C) + _EPSILON)
+    z = centred * r
+    if AFFINE:
+        z = z * tl.load(scale + c, mask=c < C, other=0.0) + tl.load(offset + c, mask=c < C, other=0.0)
+    if KIND == ELU:
+        z = tl.where(z > 0, z, tl.exp(z) - 1.0)
+    elif KIND == RELU:
+        z = tl.where(z > 0, z, 0.0)
+    elif KIND == SIGMOID:
+        z = 1.0 / (1.0 + tl.exp(-z))
+    tl.store(y + n * P * C + target, z, mask=inside)
+    tl.store(mean + n, m)
+    tl.store(deviation + n, r)
+
+
+@triton.jit
+def _activation_backward(
+    gradient, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    PB: tl.constexpr, CB: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
+    v = tl.load(x + n * P * C + source, mask=inside, other=0.0)
+    if BIAS:
+        v += tl.load(bias + c, mask=c < C, other=0.0)
+    r = tl.load(deviation + n)
+    h = tl.where(inside, (v - tl.load(mean + n)) * r, 0.0)
+    z = h
+    if AFFINE:
+        s = tl.load(scale + c, mask=c < C, other=0.0)
+        z = h * s + tl.load(offset + c, mask=c < C, other=0.0)
+    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0)
+    if KIND == ELU:
+        g = tl.where(z > 0, g, g * tl.exp(z))
+    elif KIND == RELU:
+        g = tl.where(z > 0, g, 0.0)
+    elif KIND == SIGMOID:
+        z = 1.0 / (1.0 + tl.exp(-z))
+        g = g * z * (1.0 - z)
+    channel = tl.arange(0, CB)
+    if AFFINE:  # this sample's part of the gradients of scale and offset
+        tl.store(parts + n * R * C + channel, tl.sum(g * h, axis=0), mask=channel < C)
+        tl.store(parts + (n * R + 1) * C + channel, tl.sum(g, axis=0), mask=channel < C)
+        g = g * s
+    a = tl.sum(tl.sum(g, axis=1), axis=0) / (P * C)
+    b = tl.sum(tl.sum(g * h, axis=1), axis=0) / (P * C)
+    g = tl.where(inside, (g - a - h * b) * r, 0.0)
+    tl.store(gx + n * P * C + source, g, mask=inside)
+    if BIAS:
+        tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
+
+
+class Activation(torch.autograd.Function):
+    """Bias, layer norm, affine, non-linearity of images in channels-last memory, or of vectors.
+
+    The parameters' gradients go to a tape, each sample's part on its own (N,3,C): scale, offset, bias.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tape: Any, rows: tuple[Any, Any], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
+                offset: Tensor | None, bias: Tensor | None) -> Tensor:  # fmt: skip
+        """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
+
+        ``rows`` give the memory that the output and, on the way back, the input's gradient are written to.
+        """
+        N = x.shape[0]
+        image = x.dim() == 4
+        x = x.contiguous(memory_format=torch.channels_last) if image else x.contiguous()
+        C = x.shape[1] // 4 if phases else x.shape[1]
+        P, width = x[0].numel() // C, x.shape[-1]
+        shape = (N, C, 2 * x.shape[2], 2 * x.shape[3]) if phases else tuple(x.shape)
+        y: Tensor = rows[0].take(shape, x)
+        mean, deviation = (torch.empty(N, device=x.device, dtype=x.dtype) for _ in range(2))
+        PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
+        settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
+                    "PB": PB, "CB": CB, "num_warps": max(1, min(16, PB * CB // 512))}  # fmt: skip
+        _activation_forward[(N,)](x, bias, scale, offset, y, mean, deviation, P, C, width, **settings)
+        ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
+        ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of x; the parameters' to the tape."""
+        x, scale, offset, bias, mean, deviation = ctx.saved_tensors
+        N, P, C, width = ctx.sizes
+        image = x.dim() == 4
+        gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
+        gx: Tensor = ctx.rows.take(tuple(x.shape), x)
+        parts = torch.empty(N, 2 + (bias is not None), C, device=x.device, dtype=x.dtype) if scale is not None else gx
+        _activation_backward[(N,)](
+            gradient, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width, **ctx.settings
+        )
+        if scale is not None and ctx.tape is not None:
+            ctx.tape.add(parts)
+        return None, None, None, None, gx, None, None, None

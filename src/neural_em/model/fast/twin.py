@@ -1,0 +1,143 @@
+"""The fast twin of a whole model: fast layers in place of the plain ones, fused E-step and losses on a GPU."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neural_em.model.em import Info, NeuralEM, State, Unrolled
+from neural_em.model.fast.gathering import Rows
+from neural_em.model.fast.layers import (
+    FastActivation,
+    FastConvolution,
+    FastDense,
+    FastFirst,
+    FastLast,
+    FastOutput,
+    FastUpConvolution,
+    Linear,
+)
+from neural_em.model.m_step import GradientMStep
+from neural_em.model.networks import Activation, Convolution, Dense, UpConvolution
+
+
+class FastGradientMStep(GradientMStep):
+    """N-EM with the closed form of the pullback where the decoder is the paper's single layer."""
+
+    def pullback(self, theta: Tensor, delta: Tensor) -> Tensor:
+        """s(theta) (1 - s(theta)) * W^T delta, or the general product through a deeper decoder."""
+        if self.decoder.convolutions or len(self.decoder.dense) > 1:
+            return super().pullback(theta, delta)
+        s = torch.sigmoid(theta)
+        delta = delta.permute(0, 2, 3, 1).flatten(1)
+        return s * (1 - s) * (delta @ self.decoder.dense.get_parameter("0.weight"))
+
+
+class FastNeuralEM(NeuralEM):
+    """A model with fast layers in place of the plain ones, on the same parameters."""
+
+    def __init__(self, model: NeuralEM) -> None:
+        nn.Module.__init__(self)
+        self.config = model.config
+        self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
+        self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
+        replace(self, self.kernels)
+        if isinstance(self.m_step, GradientMStep):
+            self.m_step.__class__ = FastGradientMStep
+
+    def prepare(self, steps: int = 1) -> None:
+        """Makes the layers' parameters ready for so many steps; again after they have changed."""
+        for module in self.modules():
+            if isinstance(module, Linear | FastActivation):
+                module.prepare(steps)
+
+    def start(self, *arguments: Any, **options: Any) -> State:
+        """The first state, everything ready for the steps that follow."""
+        self.prepare()
+        return super().start(*arguments, **options)
+
+    def run(self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor) -> Unrolled:
+        """The loop, everything ready for its length."""
+        self.prepare(len(x_noisy))
+        return super().run(state, x, x_noisy, weights)
+
+    def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
+        """Delta, in one kernel, or two if it is normalised."""
+        if not self.kernels or not self.kernels.fits(psi):
+            return super().difference(x, psi, gamma)
+        delta = self.kernels.MaskedDifference.apply(x, psi, gamma)
+        if self.config.normalize_input:
+            flat = delta.flatten(0, 1)
+            rows = (Rows(1), Rows(1))
+            delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
+        return delta
+
+    def assign(self, eta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Info]:
+        """E-step and losses, in one kernel."""
+        if not self.kernels or not self.kernels.fits(eta):
+            return super().assign(eta, x)
+        config = self.config
+        p = config.prior
+        gaussian = config.distribution == "gaussian"
+        entropy = 0.0 if gaussian else sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
+        numbers = {"PRIOR": p, "CONSTANT": entropy, "WIDTH": config.e_step_deviation, "WEIGHT": config.inter_weight,
+                   "GAUSSIAN": gaussian}  # fmt: skip
+        psi, gamma, total, watched = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient)
+        return psi, gamma, Info(total, *watched)
+
+
+def replace(module: nn.Module, kernels: Any) -> None:
+    """Puts the fast layers in place of the plain ones below the module."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            setattr(module, name, nn.Sequential(*replaced(list(child), kernels)))
+        elif isinstance(child, Dense | Activation):
+            setattr(module, name, replaced([child], kernels)[0])
+        else:
+            replace(child, kernels)
+
+
+def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
+    """The fast twins of a chain of layers."""
+    fast: list[nn.Module] = []
+    bias, phases = None, False
+    for i, layer in enumerate(layers):
+        followed = i + 1 < len(layers) and isinstance(layers[i + 1], Activation)
+        absorbed = followed and kernels is not None and layers[i + 1].scale is not None
+        if isinstance(layer, Activation):
+            fast.append(FastActivation(layer, kernels, bias, phases))
+            bias, phases = None, False
+        elif isinstance(layer, Dense):
+            fast.append(FastDense(layer))
+        elif kernels and isinstance(layer, UpConvolution) and not followed and layer.weight.shape[0] == 1:
+            fast.append(FastLast(layer, kernels))
+        elif kernels and isinstance(layer, Convolution) and absorbed and layer.weight.shape[1] == 1:
+            bias = layer.bias
+            fast.append(FastFirst(layer, kernels))
+        elif isinstance(layer, Convolution | UpConvolution):
+            bias, phases = layer.bias if absorbed else None, isinstance(layer, UpConvolution)
+            twin = (FastUpConvolution if phases else FastConvolution)(layer, bias=not absorbed)
+            fast.append(FastOutput(twin) if phases and not followed else twin)
+    return fast
+
+
+@functools.cache
+def load_kernels() -> Any:
+    """The fused GPU kernels, or nothing and a word about it where they cannot be had."""
+    try:
+        from neural_em.model.fast import kernels
+    except ImportError as error:
+        warnings.warn(f"no fused GPU kernels, training is slower: {error}", stacklevel=2)
+        return None
+    return kernels
+
+
+def accelerate(model: NeuralEM) -> FastNeuralEM:
+    """The fast twin of a model: the same numbers, the same parameters; training one trains the other."""
+    return FastNeuralEM(model)

@@ -1,0 +1,63 @@
+"""Gradients of sequences whose activations do not fit into memory: a few steps at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neural_em.model import NeuralEM, State
+
+
+def segmented_gradients(
+    network: NeuralEM, x: Tensor, x_noisy: Tensor, start: State, share: float, length: int, truncate: bool
+) -> Tensor:
+    """Adds the gradients of ``share`` times the unroll's loss to the parameters, keeping ``length`` steps at a time.
+
+    Without truncation they are exact: the states between the segments are found first, then each segment is run again,
+    from the last to the first, and handed the gradient of the state it ends in. With truncation each segment goes back
+    on its own, as soon as it is run, and no gradient crosses its borders.
+
+    Args:
+        network: the model.
+        x: frames (T+1,B,C,H,W).
+        x_noisy: noisy frames (T,B,C,H,W).
+        start: the state before the first step.
+        share: factor of the loss.
+        length: steps of a segment.
+        truncate: stop gradients at the segments' borders.
+
+    Returns:
+        The loss, detached.
+    """
+    weights = network.step_weights(len(x_noisy), x) * share
+    spans = [slice(i, min(i + length, len(x_noisy))) for i in range(0, len(x_noisy), length)]
+
+    def run(state: State, span: slice) -> tuple[State, Tensor]:
+        out = network.run(state, x[span.start : span.stop + 1], x_noisy[span], weights[span])
+        return State(out.theta[-1], out.psi[-1], out.gamma[-1]), out.loss
+
+    if truncate:
+        losses = []
+        for span in spans:
+            start, loss = run(State(*(part.detach() for part in start)), span)
+            losses.append(loss.detach())
+            if loss.requires_grad:
+                loss.backward()
+        return torch.stack(losses).sum()
+
+    states = [start]
+    with torch.no_grad():
+        for span in spans[:-1]:
+            states.append(run(states[-1], span)[0])
+    losses, after = [], None
+    for span, before in zip(reversed(spans), reversed(states), strict=True):
+        before = State(*(part.detach().requires_grad_() for part in before))
+        end, loss = run(before, span)
+        roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)]
+        if after is not None:  # what the later segments want of this one's end
+            roots += [(part, grad) for part, grad in zip(end, after, strict=True) if grad is not None]
+        roots = [(root, gradient) for root, gradient in roots if root.requires_grad]
+        torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+        after = tuple(part.grad for part in before)
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
