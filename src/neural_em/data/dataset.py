@@ -27,12 +27,14 @@ class Dataset(ABC):
         shape: (T,C,H,W) of a sequence.
         has_groups: Whether the true groups are known.
         device: Where the batches are.
+        resident: Whether all of it lies on the device, so that a batch can be taken without the host.
         note: What a reader of scores has to know about the data; usually empty.
     """
 
     shape: tuple[int, int, int, int]
     has_groups: bool
     device: torch.device
+    resident: bool = False
     note: str = ""
 
     @abstractmethod
@@ -46,6 +48,8 @@ class Dataset(ABC):
 
 class MemoryDataset(Dataset):
     """Holds all sequences on the device, as the integers they are multiples of where there are such integers."""
+
+    resident = True
 
     def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
         """Takes the data as it is.

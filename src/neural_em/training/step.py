@@ -102,7 +102,7 @@ class TrainingStep:
     def _record(self, indices: Tensor, keys: Tensor, share: float) -> Step:
         """The step as a CUDA graph, or as it is, with a warning, where it cannot be recorded."""
         indices, keys = indices.to(self.device, copy=True), keys.to(self.device, copy=True)
-        resident = getattr(self.dataset, "resident", False)  # else the batch is fetched outside the graph
+        resident = self.dataset.resident  # else the batch is fetched outside the graph
         x = self._frames(indices)
 
         def body() -> Tensor:
