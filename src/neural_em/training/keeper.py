@@ -1,21 +1,23 @@
-"""Writes what a run leaves behind, in an order that a kill at any moment cannot spoil.
+"""Writes what a run leaves behind, in an order that a kill at any moment cannot spoil, and beside the training.
 
 An epoch's checkpoint comes first; weights, metrics and summary are made from what it holds, and made again from it
-where a kill came between.
+where a kill came between. The writing is done by a second thread, one task after the other, while training goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError
-from neural_em.model import NeuralEM
+from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage import save
 from neural_em.storage import weights as stored
 from neural_em.training import checkpoint
@@ -48,18 +50,21 @@ def read_finished(path: Path, config: TrainingConfig, sealed: bool = False) -> t
 
 
 class Keeper:
-    """The hand that writes into a run folder.
+    """The hand that writes into a run folder. What it is given, it may keep: tensors are copies on the CPU.
 
     Args:
         folder: opened for this process.
+        model: what the weights are for.
         config: size of the checkpoints' files, and what the weight files say of their making.
         steps: of an epoch.
     """
 
-    def __init__(self, folder: RunFolder, config: TrainingConfig, steps: int) -> None:
-        self.folder, self.config, self.steps = folder, config, steps
+    def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, steps: int) -> None:
+        self.folder, self.model, self.config, self.steps = folder, model, config, steps
         self._events: Events | None = None
         self._newest: Path | None = None  # the checkpoint this process read or wrote last
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self._pending: Future[None] | None = None
 
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
@@ -69,16 +74,65 @@ class Keeper:
         self._newest = found[0]
         return found[1]
 
-    def begin(self, model: NeuralEM, progress: Progress, environment: Mapping[str, Any]) -> str:
+    def begin(self, progress: Progress, tensors: dict[str, Tensor], environment: Mapping[str, Any]) -> str:
         """Puts right what a kill left undone; returns a line for the log, empty for none."""
         self.folder.add_environment(environment)
         if progress.epoch and not progress.step:
-            self._write_epoch(model, progress, again=False)
+            self._write_epoch(progress, tensors, again=False)
         self._events, line = Events.open(self.folder.path, progress.epoch, self.config.tensorboard)
         return line
 
     def checkpoint(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
         """Writes a checkpoint and removes the older ones."""
+        progress = dataclasses.replace(progress)
+        self._later(lambda: self._write_checkpoint(progress, tensors))
+
+    def epoch(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
+        """Writes all there is at the end of an epoch."""
+        progress = dataclasses.replace(progress)
+
+        def work() -> None:
+            self._write_checkpoint(progress, tensors)
+            self._write_epoch(progress, tensors, again=True)
+            if self._events is not None:
+                self._events.add(progress.rows[-1])
+
+        self._later(work)
+
+    def last(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
+        """Writes a checkpoint inside an epoch, and its weights as the last ones."""
+        self.checkpoint(progress, tensors)
+        self.wait()
+        notes = {"epoch": progress.epoch, "step": progress.step, **self._notes()}
+        save(self._model(tensors), self.folder.path / LAST, notes=notes)
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """The best epoch's weights so far."""
+        return stored.read(self.folder.path / BEST)[2]
+
+    def summary(self, progress: Progress, stopped: str | None, problem: str | None = None) -> None:
+        """Writes how the run went, after all that is still to be written."""
+        self.wait()
+        self.folder.write_summary(summarise(progress, stopped, problem))
+
+    def wait(self) -> None:
+        """Waits until everything is written; what went wrong there is raised here."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Writes out what is still in memory and lets others have the folder."""
+        self._thread.shutdown(wait=True)
+        if self._events is not None:
+            self._events.close()
+        self.folder.close()
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self.wait()
+        self._pending = self._thread.submit(work)
+
+    def _write_checkpoint(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
         steps = progress.epoch * self.steps + progress.step
         name = checkpoint.name_of(steps, validated=progress.step == 0)
         folder = self.folder.checkpoints
@@ -86,39 +140,22 @@ class Keeper:
             self._newest = checkpoint.write(folder, name, progress, tensors, self.config.shard_megabytes)
         checkpoint.keep_only(folder, self._newest)
 
-    def epoch(self, model: NeuralEM, progress: Progress, tensors: dict[str, Tensor]) -> None:
-        """Writes all there is at the end of an epoch."""
-        self.checkpoint(progress, tensors)
-        self._write_epoch(model, progress, again=True)
-        if self._events is not None:
-            self._events.add(progress.rows[-1])
-
-    def last(self, model: NeuralEM, progress: Progress) -> None:
-        """Writes the present weights as the last ones."""
-        save(model, self.folder.path / LAST, notes={"epoch": progress.epoch, "step": progress.step, **self._notes()})
-
-    def best_weights(self) -> dict[str, Tensor]:
-        """The best epoch's weights so far."""
-        return stored.read(self.folder.path / BEST)[2]
-
-    def summary(self, progress: Progress, stopped: str | None, problem: str | None = None) -> None:
-        """Writes how the run went."""
-        self.folder.write_summary(summarise(progress, stopped, problem))
-
-    def close(self) -> None:
-        """Writes out what is still in memory and lets others have the folder."""
-        if self._events is not None:
-            self._events.close()
-        self.folder.close()
-
-    def _write_epoch(self, model: NeuralEM, progress: Progress, again: bool) -> None:
-        row = progress.rows[-1]
+    def _write_epoch(self, progress: Progress, tensors: dict[str, Tensor], again: bool) -> None:
+        row, model = progress.rows[-1], self._model(tensors)
         if progress.best_epoch == progress.epoch and (again or self._epoch_of(BEST) != progress.epoch):
             save(model, self.folder.path / BEST, notes=self._notes(row))
         if again or self._epoch_of(LAST) != progress.epoch:
             save(model, self.folder.path / LAST, notes=self._notes(row))
         self.folder.write_metrics(progress.rows)
-        self.summary(progress, stopped=None)
+        self.folder.write_summary(summarise(progress, stopped=None))
+
+    def _model(self, tensors: dict[str, Tensor]) -> NeuralEM:
+        """The model of a checkpoint's tensors, without a copy of them."""
+        with torch.device("meta"):
+            model = NeuralEM(self.model)
+        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        model.load_state_dict(weights, assign=True)
+        return model
 
     def _notes(self, row: Row | None = None) -> dict[str, Any]:
         notes: dict[str, Any] = {"components": self.config.components, "seed": self.config.seed}

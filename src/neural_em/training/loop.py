@@ -63,7 +63,7 @@ class Run:
             refuse("samples of a step", f"at least one for each of {distributed.world_size()} processes", batch)
         self.part = distributed.part(batch)
         self.share = (self.part.stop - self.part.start) / batch
-        self.keeper = None if folder is None else Keeper(folder, config, self.steps)
+        self.keeper = None if folder is None else Keeper(folder, model.config, config, self.steps)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}  # weights of the best epoch, in the first process
         self.stopped: str | None = None
@@ -117,13 +117,14 @@ class Run:
             return
         due = time.monotonic() - self._saved >= self.config.checkpoint_seconds
         if due and self.keeper is not None and progress.step < self.steps:
-            self._save(self.keeper)
+            self.keeper.checkpoint(progress, self._tensors())
+            self._saved = time.monotonic()
 
     def _close_epoch(self) -> None:
         """Validates, judges and saves."""
         progress, scores = self.progress, None
         if self.validation is not None:
-            scores = validate(self.model, self.validation, self.config, self._interrupted)
+            scores = validate(self._step.network, self.validation, self.config, self._interrupted)
             if scores is None:
                 self.stopped = self.stop.reason
                 return
@@ -135,11 +136,13 @@ class Run:
             self.tell("warning", text=f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}")
         progress.close_epoch(row)
         self._watched = 0
-        if row.best and distributed.is_first():
-            self.best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.model.state_dict().items()}
-        if self.keeper is not None:
-            self.keeper.epoch(self.model, progress, self._tensors())
-            self._saved = time.monotonic()
+        if distributed.is_first() and (row.best or self.keeper is not None):
+            tensors = self._tensors()
+            if row.best:
+                self.best = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+            if self.keeper is not None:
+                self.keeper.epoch(progress, tensors)
+                self._saved = time.monotonic()
         self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds)
 
     def _row(self, scores: Validation | None) -> Row:
@@ -159,8 +162,7 @@ class Run:
         stopped = self.stopped or self.progress.settled(self.config) or ""
         if self.keeper is not None:
             if self.stopped is not None:
-                self._save(self.keeper)
-                self.keeper.last(self.model, self.progress)
+                self.keeper.last(self.progress, self._tensors())
             self.keeper.summary(self.progress, stopped)
         best = distributed.tensors_from_first(self.best, self.device)
         if best:
@@ -192,7 +194,7 @@ class Run:
         self._clock = self._saved = time.monotonic()
         if self.keeper is not None:
             precision = devices.resolve(self.config.precision, self.device)
-            note = self.keeper.begin(self.model, self.progress, environment.describe(self.device, precision))
+            note = self.keeper.begin(self.progress, held, environment.describe(self.device, precision))
             if note:
                 self.tell("note", text=note)
             if self.progress.best_epoch:
@@ -212,10 +214,6 @@ class Run:
             tensor.copy_(tensors[f"model.{name}"])
         if self.progress.step:
             self._losses[: self.progress.step].copy_(tensors["losses"])
-
-    def _save(self, keeper: Keeper) -> None:
-        keeper.checkpoint(self.progress, self._tensors())
-        self._saved = time.monotonic()
 
     def _tensors(self, optimizer: bool = True) -> dict[str, Tensor]:
         """Everything a checkpoint holds, on the CPU; refuses to let broken weights replace good ones."""
