@@ -1,0 +1,114 @@
+"""``nem figure``: the right sequences, the exact colours, every format, and one line for what cannot be drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from neural_em.report.colours import palette
+
+Run = Callable[..., Any]
+
+
+def picture(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+def counts(pixels: np.ndarray) -> dict[tuple[int, ...], int]:
+    colours, number = np.unique(pixels.reshape(-1, 3), axis=0, return_counts=True)
+    return {tuple(map(int, colour)): int(n) for colour, n in zip(colours, number, strict=True)}
+
+
+def test_a_known_assignment_has_exactly_the_palettes_colours(run_nem: Run, hand_made: Run) -> None:
+    """Two objects of 12 pixels, one component each, in 3 steps; on the ground both predict the same: an even blend."""
+    run = hand_made()
+    ended = run_nem("figure", run.folder, "--pick", 0, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    found = counts(picture(run.folder / "figures" / "sequence-0.png"))
+    blue, red = (tuple(map(int, colour)) for colour in palette(2))
+    ground = tuple(int(value) for value in np.rint(palette(2).mean(axis=0)))
+    zoom = round(112 / 6) ** 2  # screen pixels of a pixel
+    frame = (6 * round(112 / 6) + 8) ** 2 - (6 * round(112 / 6)) ** 2  # around a component's panel
+    assert found[ground] == 3 * 12 * zoom
+    # in the assignment and in its own prediction, each object in its component's colour; and the frame around it
+    assert found[blue] == found[red] == 3 * (12 * zoom + 12 * zoom + frame)
+
+
+def test_pictures_documents_and_animations(run_nem: Run, trained: Path) -> None:
+    ended = run_nem("figure", trained / "seed-0", "--gif", "--pick", "best", "--pick", 3, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    folder = trained / "seed-0" / "figures"
+    names = [f"sequence-{pick}.{kind}" for pick in ("best", "3") for kind in ("png", "pdf", "gif")]
+    assert ended.out.split() == [str(folder / name) for name in names]
+    assert (folder / "sequence-3.pdf").read_bytes().startswith(b"%PDF-")
+    with Image.open(folder / "sequence-3.gif") as animation:
+        assert getattr(animation, "n_frames", 1) == 4  # steps
+    height, width, _ = picture(folder / "sequence-3.png").shape
+    assert width > height  # four steps beside each other, assignment, two components and the input below each other
+
+
+def test_best_and_worst_are_those_of_the_evaluation(run_nem: Run, trained: Path) -> None:
+    run = trained / "seed-0"
+    assert run_nem("evaluate", run, "--device", "cpu").status == 0
+    scores = json.loads((run / "evaluations" / "test.json").read_text())["per_sequence"]["ami_max"]
+    known = [(score, index) for index, score in enumerate(scores) if score is not None]
+    for name, (_, index) in (("best", max(known)), ("worst", min(known))):
+        for pick in (name, index):
+            assert run_nem("figure", run, "--pick", pick, "--out", f"{pick}.png", "--device", "cpu").status == 0
+        assert np.array_equal(picture(Path(f"{name}.png")), picture(Path(f"{index}.png")))
+
+
+def test_all_kinds_of_several_runs(run_nem: Run, trained: Path) -> None:
+    kinds = [word for kind in ("curve", "bce", "learning", "static", "sequence") for word in ("--kind", kind)]
+    ended = run_nem("figure", trained, *kinds, "--steps", 6, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    written = {path.stem for path in (trained / "figures").glob("*.png")}
+    assert {"curve", "bce", "learning", "static-tiny-seed-0-test-steps6"} <= written
+    assert {path.stem for path in (trained / "figures").glob("*.pdf")} == written
+    assert len(written) == 7
+    # the scores behind the pictures are kept
+    assert (trained / "seed-0" / "evaluations" / "test-steps6.json").is_file()
+
+
+def test_a_curve_is_fifty_steps_long_unless_told_otherwise(run_nem: Run, trained: Path) -> None:
+    assert run_nem("figure", trained / "seed-0", "--kind", "curve", "--device", "cpu").status == 0
+    result = json.loads((trained / "seed-0" / "evaluations" / "test-steps50.json").read_text())
+    assert len(result["curves"]["ami_max"]["mean"]) == 50
+
+
+def test_one_file(run_nem: Run, refused: Run, trained: Path) -> None:
+    assert run_nem("figure", trained / "seed-0", "--pick", 0, "--out", "a/one.gif", "--device", "cpu").status == 0
+    assert [path.name for path in Path("a").iterdir()] == ["one.gif"]
+    assert "for 2 figures" in refused("figure", trained, "--pick", 0, "--out", "two.png", "--device", "cpu")
+    assert "expected one of png, pdf, gif, mp4" in refused(
+        "figure", trained / "seed-0", "--pick", 0, "--out", "x.svg", "--device", "cpu"
+    )
+    assert not Path("two.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--kind", "sequnce"], "did you mean 'sequence'?"),
+        (["--pick", "12"], "pick: expected a sequence from 0 to 11, got 12"),
+        (["--pick", "finest"], "pick: expected one of best, typical, worst, an index"),
+        (["--kind", "learning", "--out", "curve.gif"], "shows no sequence"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(refused: Run, trained: Path, options: list[str], words: str) -> None:
+    assert words in refused("figure", trained / "seed-0", *options, "--device", "cpu")
+
+
+def test_curves_need_groups_and_errors_need_objects(run_nem: Run, refused: Run, hand_made: Run) -> None:
+    run = hand_made(groups="none")
+    assert "true groups" in refused("figure", run.folder, "--kind", "curve", "--steps", 3, "--device", "cpu")
+    assert "generated shapes" in refused("figure", run.folder, "--kind", "bce", "--device", "cpu")
+    assert "metrics.csv" in refused("figure", run.folder, "--kind", "learning", "--device", "cpu")
+    # without groups the loss tells which is best
+    assert run_nem("figure", run.folder, "--pick", "best", "--device", "cpu").status == 0
