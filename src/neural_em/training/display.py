@@ -98,7 +98,7 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
                TextColumn("{task.fields[score]}"), TextColumn("{task.fields[pace]}"))  # fmt: skip
     with Progress(*columns, refresh_per_second=4) as progress:
         yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from neural_em.errors import refuse
@@ -51,7 +51,8 @@ class Stop:
             self.asked = True
             for each in signals:
                 signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
-            self.notice("stopping after this step; once more to end at once")
+            with suppress(RuntimeError):  # in the middle of another line, standard output cannot take this one
+                self.notice("stopping after this step; once more to end at once")
 
         for number in signals:
             signal.signal(number, ask)
