@@ -26,7 +26,7 @@ _SHARED = 128  # stands for "two objects or more" among the labels while paintin
 _CODE_BITS = 18  # 4096 x 4096 pixels of 1,020 levels still add up to less than 2^53
 # pixels painted at a time, of first frames while placing and of whole sequences: on a CPU they stay in its cache
 _PLACED = {"cpu": 2048 * 28 * 28, "cuda": 16_384 * 28 * 28}
-_PAINTED = {"cpu": 64 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
+_PAINTED = {"cpu": 256 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Scenes:
         self.objects, self.frames, self.height, self.width = config.scene()
         self.adds = config.overlap == "sum"
         self.split, self.seed, self.device = split, seed, torch.device(device)
+        self._kind = "cuda" if self.device.type == "cuda" else "cpu"
         self.sprites = sprites.to(self.device)
         self.levels = sprites.levels
         self.dtype = torch.uint8 if self.levels < 256 else torch.int16
@@ -99,30 +100,34 @@ class Scenes:
     def place(self, indices: Tensor) -> Placement:
         """The scenes at the given indices (N,), drawn until each belongs to the split."""
         indices = indices.to(self.device)
-        pending = torch.arange(len(indices), device=self.device)
-        placed: Placement | None = None
-        for attempt in range(_ATTEMPTS):
-            draft = self._draw(indices[pending], attempt)
-            if self.objects == 1:
-                return draft
-            placed = draft if placed is None else placed
-            mine = self._is_mine(draft)
+        placed = self._draw(indices, torch.zeros(1, dtype=torch.int64, device=self.device))
+        if self.objects == 1:
+            return placed
+        pending = (~self._is_mine(placed)).nonzero()[:, 0]
+        attempt, most = 1, max(1, min(_PLACED[self._kind] // (self.height * self.width), max(256, len(indices))))
+        while len(pending) and attempt < _ATTEMPTS:
+            # the fewer are left, the more attempts at once; the first that succeeds counts
+            attempts = torch.arange(attempt, attempt + max(1, most // len(pending)), device=self.device)
+            draft = self._draw(indices[pending], attempts)
+            mine = self._is_mine(draft).view(len(pending), len(attempts))
+            first = torch.where(mine, attempts - attempt, len(attempts)).amin(dim=1)
+            found = (first < len(attempts)).nonzero()[:, 0]
+            rows = found * len(attempts) + first[found]
             for done, new in zip(placed, draft, strict=True):
-                done[pending[mine]] = new[mine]
-            pending = pending[~mine]
-            if not len(pending):
-                return placed
-        size = f"{self.height} x {self.width}"
-        refuse("height x width", f"room for scenes that differ between {', '.join(SPLITS)}", size)
+                done[pending[found]] = new[rows]
+            pending = pending[first == len(attempts)]
+            attempt += len(attempts)
+        if len(pending):
+            size = f"{self.height} x {self.width}"
+            refuse("height x width", f"room for scenes that differ between {', '.join(SPLITS)}", size)
+        return placed
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
         area = self.height * self.width
-        device = "cuda" if self.device.type == "cuda" else "cpu"
         # a small share of the whole, so that the working memory stays below the result's
-        most = max(1, _PAINTED[device] // (area * self.frames))
-        lot = min(most, max(16, len(indices) // 8))
-        hall = max(lot, _PLACED[device] // area)
+        lot = max(1, min(_PAINTED[self._kind] // (area * self.frames), max(16, len(indices) // 16)))
+        hall = max(lot, min(_PLACED[self._kind] // area, max(64, len(indices) // 32)))
         for first in range(0, len(indices), hall):
             placement = self.place(indices[first : first + hall])
             count = len(placement.sprite)
@@ -146,8 +151,10 @@ class Scenes:
             groups[:, lot].copy_(painted.groups.transpose(0, 1))
         return frames[:, :, None], groups
 
-    def _draw(self, indices: Tensor, attempt: int) -> Placement:
-        key = randomness.keys(self.seed, _SCENE, SPLITS.index(self.split), indices, attempt, device=self.device)
+    def _draw(self, indices: Tensor, attempts: Tensor) -> Placement:
+        """Each of the attempts (A,) at each of the scenes (N,): N * A placements."""
+        split = SPLITS.index(self.split)
+        key = randomness.keys(self.seed, _SCENE, split, indices[:, None], attempts, device=self.device).flatten()
         count, sprites = self.objects, self.sprites
         sprite = randomness.integers(key, count, len(sprites.values), stream=0)  # (N,K)
         frame = torch.tensor([self.height, self.width], device=self.device)
