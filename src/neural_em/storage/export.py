@@ -1,0 +1,211 @@
+"""A model for other programs: one EM step and a whole unroll, as ONNX or as PyTorch's own exported programs.
+
+Both take any number of samples and components (PyTorch's at least two). The ONNX unroll takes any number of steps too:
+it is the step's graph inside a loop, with the same weights. PyTorch's is made for a fixed number of steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neural_em import config as configs
+from neural_em.errors import NeuralEMError, unknown
+from neural_em.model import Info, ModelConfig, NeuralEM, State
+from neural_em.model.checks import check_integer
+from neural_em.storage.folders import new_folder
+
+ABOUT = "export.json"
+STEP_INPUTS = (*State._fields, "x_noisy", "x_next")
+UNROLL_INPUTS = ("x", "x_noisy", "gamma")
+OUTPUTS = tuple(f"{name}_out" for name in (*State._fields, *Info._fields))
+
+
+class Step(nn.Module):
+    """`NeuralEM.step` with plain tensors: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
+
+    def __init__(self, model: NeuralEM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
+        """One EM step; losses are (B,)."""
+        state, info = self.model.step(State(theta, psi, gamma), x_noisy, x_next, check=False)
+        return (*state, *info)
+
+
+class Unroll(nn.Module):
+    """T steps from the start: x (T+1,B,C,H,W), x_noisy (T,B,C,H,W), gamma (B,K,1,H,W) to every step's outputs."""
+
+    def __init__(self, model: NeuralEM) -> None:
+        super().__init__()
+        self.step, self.theta_size = Step(model), model.config.theta_size
+
+    def forward(self, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+        """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
+        theta = x.new_zeros(*gamma.shape[:2], self.theta_size)
+        psi = torch.zeros_like(gamma).expand(-1, -1, x.shape[2], -1, -1)
+        steps = []
+        for t in range(x_noisy.shape[0]):
+            steps.append(self.step(theta, psi, gamma, x_noisy[t], x[t + 1]))
+            theta, psi, gamma = steps[-1][:3]
+        return tuple(torch.stack(parts) for parts in zip(*steps, strict=True))
+
+
+def export(
+    model: NeuralEM, path: str | os.PathLike[str], format: str = "onnx", steps: int | None = None
+) -> dict[str, Path]:
+    """Writes a folder with the step, the unroll and a description of both; whole or not at all.
+
+    Args:
+        model: what to export.
+        path: the folder; one that holds an earlier export is replaced.
+        format: ``onnx`` (needs the extra 'onnx') or ``torch``.
+        steps: EM steps of PyTorch's unroll; the model's own number for a single image where not given.
+
+    Returns:
+        The files, by what they are.
+    """
+    if format not in FORMATS:
+        unknown("format", format, FORMATS)
+    T = check_integer("steps", model.config.steps if steps is None else steps, least=1)
+    suffix, make = FORMATS[format]
+    model = _frozen(model)
+    with new_folder(path, mark=ABOUT) as folder:
+        try:
+            make(model, T, folder)
+        except ImportError as error:
+            raise NeuralEMError(
+                f"{format}: expected the extra 'onnx' (pip install 'neural-em[onnx]'): {error}"
+            ) from None
+        text = json.dumps(_description(model, format, T), indent=2)
+        (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+    names = {"step": f"step.{suffix}", "unroll": f"unroll.{suffix}", "about": ABOUT}
+    return {what: Path(path) / name for what, name in names.items()}
+
+
+def _frozen(model: NeuralEM) -> NeuralEM:
+    """A copy on the CPU, in float32, without gradients."""
+    copy = NeuralEM(model.config)
+    copy.load_state_dict(model.state_dict())
+    return copy.float().eval().requires_grad_(False)
+
+
+def _write_torch(model: NeuralEM, steps: int, folder: Path) -> None:
+    for name, program in (("step", _step_program(model)), ("unroll", _unroll_program(model, steps))):
+        torch.export.save(program, str(folder / f"{name}.pt2"))
+
+
+def _write_onnx(model: NeuralEM, steps: int, folder: Path) -> None:
+    from neural_em.storage import onnx_graphs as graphs
+
+    program = _step_program(model)
+    with _quiet():
+        step = graphs.named(program, STEP_INPUTS, OUTPUTS)
+    graphs.write(step, folder / "step.onnx")
+    graphs.write(graphs.looped(step, model.config), folder / "unroll.onnx")
+
+
+# what each format calls its files, and what writes them
+FORMATS: dict[str, tuple[str, Callable[[NeuralEM, int, Path], None]]] = {
+    "onnx": ("onnx", _write_onnx),
+    "torch": ("pt2", _write_torch),
+}
+
+
+def _step_program(model: NeuralEM) -> Any:
+    B, K = _example_sizes(model.config, 1)
+    x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
+    arguments = (*model.start(x, K), x, x.clone())  # tensors of their own: one given twice would be one input
+    batch, components = _free_sizes()
+    state, frame = {0: batch, 1: components}, {0: batch}
+    return _program(Step(model), arguments, (state, state, state, frame, frame), model.config)
+
+
+def _unroll_program(model: NeuralEM, steps: int) -> Any:
+    B, K = _example_sizes(model.config, steps)
+    x = torch.zeros(steps + 1, B, model.config.channels, model.config.height, model.config.width)
+    arguments = (x, x[1:].clone(), model.start(x[0], K).gamma)
+    batch, components = _free_sizes()
+    return _program(Unroll(model), arguments, ({1: batch}, {1: batch}, {0: batch, 1: components}), model.config)
+
+
+def _example_sizes(config: ModelConfig, steps: int) -> tuple[int, int]:
+    """B and K to trace with: unlike every other size, since the tracer takes equal ones for the same."""
+    taken = {steps, steps + 1, config.channels, config.height, config.width, config.theta_size, config.hidden}
+    free = (size for size in (2, 3, 5, 7, 11, 13, 17, 19, 23) if size not in taken)
+    return next(free), next(free)
+
+
+def _free_sizes() -> tuple[Any, Any]:
+    # the exporter takes B = B*K for a special case and writes its opposite into the program: K = 1 is left out
+    return torch.export.Dim("batch", min=1), torch.export.Dim("components", min=2)
+
+
+def _program(
+    module: nn.Module, arguments: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...], config: ModelConfig
+) -> Any:
+    """The module as an exported program; N-EM's derivative is written out first, as plain operations."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _quiet():
+        if config.m_step == "gradient":
+            table = {torch.ops.aten.convolution_backward.default: _convolution_backward}
+            trace = make_fx(module, table, tracing_mode="symbolic", _allow_non_fake_inputs=True)
+            module = trace(*arguments)
+        return torch.export.export(module, arguments, dynamic_shapes=dynamic)
+
+
+def _convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, wanted: Any,
+) -> tuple[Tensor, None, None]:  # fmt: skip
+    """The gradient of a convolution with stride 1 towards its input: a transposed convolution."""
+    back = torch.ops.aten.convolution(grad, weight, None, stride, padding, dilation, True, [0, 0], groups)
+    return back, None, None
+
+
+def _description(model: NeuralEM, format: str, steps: int) -> dict[str, Any]:
+    c = model.config
+    frame = f"{c.channels},{c.height},{c.width}"
+    free = {"B": "at least 1", "K": "at least 1", "T": "at least 1"}
+    if format == "torch":
+        free |= {"K": "at least 2", "T": f"{steps}"}
+    return {
+        "format": format,
+        "model": configs.to_dict(c),
+        "step": {"inputs": STEP_INPUTS, "outputs": OUTPUTS},
+        "unroll": {"inputs": UNROLL_INPUTS, "outputs": OUTPUTS},
+        "sizes": free,
+        "shapes": {
+            "x": f"(T+1,B,{frame}) in [0, 1]", "x_noisy": f"(B,{frame}); (T,B,{frame}) in the unroll",
+            "x_next": f"(B,{frame})", "theta": f"(B,K,{c.theta_size})", "psi": f"(B,K,{frame})",
+            "gamma": f"(B,K,1,{c.height},{c.width})", "losses": "(B,)", "outputs of the unroll": "with T in front",
+        },
+        "start": "theta = 0, psi = 0, gamma = |normal| divided by its sum over K",
+        "noise": configs.to_dict(c.noise),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporters talk of their progress and of packages that are not needed here."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
