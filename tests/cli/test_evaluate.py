@@ -21,7 +21,9 @@ from sklearn.metrics import adjusted_mutual_info_score
 import neural_em
 from neural_em.data import DataConfig, load_split
 from neural_em.evaluation.evaluate import start_keys
+from neural_em.model import ModelConfig
 from neural_em.model.fast import accelerate
+from neural_em.training import TrainingConfig, fit
 
 Run = Callable[..., Any]
 
@@ -163,6 +165,17 @@ def test_a_weight_file_wants_to_know_its_data(run_nem: Run, refused: Run, hand_m
     assert run_nem("evaluate", run.weights, "--device", "cpu").status == 0
 
 
+def test_a_run_from_python_wants_to_know_its_data(run_nem: Run, refused: Run, hand_made: Run, tmp_path: Path) -> None:
+    known = hand_made()
+    model = neural_em.NeuralEM(ModelConfig(height=6, width=6, theta_size=3, convolutions=(), hidden=0))
+    settings = TrainingConfig(components=2, epochs=1, batch_size=4, tensorboard=False)
+    fit(model, torch.rand(4, 8, 1, 6, 6).round(), settings, run=tmp_path / "python")
+    assert "expected --preset or --data" in refused("evaluate", "python")
+    ended = run_nem("evaluate", "python", "--data", known.data, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert ended.out.startswith("python: 12 sequences, 3 steps, 2 components")
+
+
 def test_more_steps_than_a_file_has_frames(refused: Run, hand_made: Run) -> None:
     run = hand_made(frames=4)
     assert "frames" in refused("evaluate", run.folder, "--steps", 9, "--device", "cpu")
@@ -250,6 +263,17 @@ def test_what_is_no_run_is_refused(refused: Run, hand_made: Run, tmp_path: Path)
 def test_a_broken_weight_file_is_one_line(refused: Run, trained: Path) -> None:
     (trained / "seed-0" / "best.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00broken")
     assert "best.safetensors" in refused("evaluate", trained / "seed-0", "--device", "cpu")
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_losses(run_nem: Run, trained: Path) -> None:
+    found = {}
+    for device in ("cpu", "cuda"):
+        assert run_nem("evaluate", trained, "--components", 3, "--device", device).status == 0
+        found[device] = read(trained / "seed-0" / "evaluations" / "test-components3.json")["curves"]["upper_bound"]
+    assert found["cuda"]["mean"] == pytest.approx(found["cpu"]["mean"], rel=2e-3)
+    assert run_nem("figure", trained, "--kind", "sequence", "--kind", "static", "--device", "cuda").status == 0
+    assert run_nem("report", trained, "--device", "cuda").status == 0
 
 
 def test_the_real_process(trained: Path) -> None:

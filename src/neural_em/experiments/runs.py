@@ -71,7 +71,12 @@ class TrainedRun:
 
     def fingerprint(self) -> str | None:
         """Tells one content of the weight file from another."""
-        return None if self.weights is None else hashlib.sha256(self.weights.read_bytes()).hexdigest()
+        if self.weights is None:
+            return None
+        try:
+            return hashlib.sha256(self.weights.read_bytes()).hexdigest()
+        except OSError as error:
+            raise NeuralEMError(f"{self.weights}: cannot be read: {error.strerror or error}") from None
 
 
 @dataclass

@@ -130,10 +130,13 @@ def _problems(records: Mapping[str, Record]) -> str:
 
 
 def _missing(cells: Sequence[Cell]) -> str:
-    missing = dict.fromkeys((cell.paper.training, cell.paper.evaluation) for cell in cells if cell.missing)
+    missing: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        if cell.missing:
+            missing.setdefault(cell.paper.training, {})[cell.paper.evaluation] = None
     if not missing:
         return ""
-    lines = [f"- {training}: {evaluation} (`nem reproduce {training}`)" for training, evaluation in missing]
+    lines = [f"- `nem reproduce {training}`: {', '.join(names)}" for training, names in missing.items()]
     return "## Missing\n\n" + "\n".join(lines) + "\n"
 
 

@@ -133,6 +133,8 @@ def _run(training: Training, path: Path) -> Record:
         wrong = wrong_settings(training, path)
         if wrong:
             return {**record, "problem": f"not counted, other settings: {wrong}"}
+        if not record["finished"] and record["best_epoch"] is None:
+            return record  # stopped before there was anything to evaluate
         (run,) = find_runs([path]).runs
     except NeuralEMError as error:
         return {**record, "problem": record["problem"] or str(error)}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments import PRESETS, Experiment, train
@@ -82,18 +85,19 @@ class Reproduction:
         Returns:
             The page.
         """
-        for training in trainings:
-            try:
-                self._train(training)
-                self._evaluate(training)
-            except NeuralEMError as error:
-                self.problems.append(f"{training.name}: {error}")
-                self.say(f"{training.name}: {error}")
-            self._record(training)  # at once: a kill later on loses nothing
-            if self.interrupted or self._left() == 0:
-                self.say("stopped; the same command goes on")
-                break
-        return self.report()
+        with _threads(1 if self.quick else None):  # what is so small is slower on more
+            for training in trainings:
+                try:
+                    self._train(training)
+                    self._evaluate(training)
+                except NeuralEMError as error:
+                    self.problems.append(f"{training.name}: {error}")
+                    self.say(f"{training.name}: {error}")
+                self._record(training)  # at once: a kill later on loses nothing
+                if self.interrupted or self._left() == 0:
+                    self.say("stopped; the same command goes on")
+                    break
+            return self.report()
 
     def report(self) -> Path:
         """Writes the page and the table behind it from what there is."""
@@ -157,3 +161,14 @@ class Reproduction:
         data = experiment.data
         shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
         return experiment.for_frames(shape, PRESETS[experiment.name].model)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads on the CPU, as long as it lasts; None for as many as usual."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
