@@ -185,10 +185,11 @@ class Evaluator:
         made = environment.describe(self.device, devices.resolve(run.experiment.training.precision, self.device))
         seconds = round(time.monotonic() - began, 3)
         settings = {
-            **result.settings, **identity(run, evaluation), "trained_components": run.experiment.training.components,
+            **result.settings, **identity(run, evaluation), "data_note": result.note,
+            "trained_components": run.experiment.training.components,
             "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
         }  # fmt: skip
-        return replace(result, settings=settings, note="; ".join(filter(None, (*run.notes, result.note))))
+        return _noted(run, replace(result, settings=settings))
 
     def _load(self, config: DataConfig, seed: int, evaluation: Evaluation) -> Dataset:
         key = (config, seed, evaluation.split, evaluation.size)
@@ -227,7 +228,13 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
         return None
     wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
     del wanted["batch_size"]
-    return result if all(result.settings.get(name) == value for name, value in wanted.items()) else None
+    same = all(result.settings.get(name) == value for name, value in wanted.items())
+    return _noted(run, result) if same else None
+
+
+def _noted(run: TrainedRun, result: Result) -> Result:
+    """The result with a note about its data and its run as that is now: it may have been finished since."""
+    return replace(result, note="; ".join(filter(None, (*run.notes, result.settings.get("data_note")))))
 
 
 def write_result(result: Result, folder: Path, name: str) -> Path:

@@ -160,23 +160,24 @@ def _report(label: str, x: Any, gamma: Any, psi: Any, groups: Any) -> SequenceRe
 
 
 def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
-    """Scores and how the run came about, as single values."""
+    """The scores that matter and how the run came about, as single values."""
     summary, made = run.summary, (run.environments or [{}])[-1]
-    return {
+    name, _, changed = str(made.get("commit") or "").partition(" ")
+    numbers: dict[str, Any] = {
         "evaluated": {
-            "sequences": result.sequences, "steps": result.steps, "components": result.settings["components"],
-            "note": result.note or None,
+            "sequences": result.sequences, "steps": result.steps, "components": result.settings["components"]
         },
         "last step": _means(result.last_step),
-        "mean over steps": _means(result.mean_over_steps),
-        "whole sequence": _means(result.whole_sequence),
-        **{f"baseline {name}": _means(table) for name, table in result.baselines.items()},
+        "mean over steps": _means(result.mean_over_steps, ("ami_max", "ari")),
+        "whole sequence": _means(result.whole_sequence, ("ami_max", "iou")),
+        **{f"{name}, no learning": _means(table, ("ami_max", "ari")) for name, table in result.baselines.items()},
         "training": {
             **{name: summary.get(name) for name in ("epochs", "best_epoch", "stopped", "seconds")},
-            **{name: made.get(name) for name in ("device", "commit")},
+            "device": made.get("device"), "commit": f"{name[:10]} {changed}".rstrip() or None,
         },
     }  # fmt: skip
+    return {**numbers, "note": result.note} if result.note else numbers
 
 
-def _means(table: Mapping[str, Summary]) -> dict[str, float | None]:
-    return {name: table[name].mean for name in TITLES if name in table}
+def _means(table: Mapping[str, Summary], names: Sequence[str] = tuple(TITLES)) -> dict[str, float | None]:
+    return {TITLES[name].strip(): table[name].mean for name in names if name in table}
