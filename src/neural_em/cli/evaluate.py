@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Run folders (also of several seeds), weight files or models.")
+    list[str], typer.Argument(metavar="RUN", help="Run folders (also of several seeds), weight files or models.")
 ]
 Weights = Annotated[str, typer.Option(help="The best epoch's or the last one's: best or last.")]
 Preset = Annotated[str | None, typer.Option(help="Whose data to use, for a weight file that does not tell.")]

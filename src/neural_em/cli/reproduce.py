@@ -20,7 +20,12 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     experiments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT...]", help="static-shapes, table-1, bce, ...; all where none is named."),
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for "
+            "the four), bce, flying-mnist, flying-mnist-staged.",
+            show_default="all",
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each.", show_default="5; quick 2")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
