@@ -27,7 +27,7 @@ TINY = [
     "--set", "model.hidden=7", "--set", "training.tensorboard=false",
 ]  # fmt: skip
 STAGED = ["--set", "stages=[[training.learning_rate=0.01],[training.learning_rate=0.001]]"]
-LONG = ["--epochs", "40", "--set", "training.patience=40", "--set", "training.checkpoint_seconds=0.05"]
+LONG = ["--epochs", "20", "--set", "training.patience=20", "--set", "training.checkpoint_seconds=0.01"]
 
 
 def _start(options: list[str], limit: Callable[[], None] | None = None) -> subprocess.Popen[str]:
@@ -77,38 +77,45 @@ def _left(path: Path) -> dict[str, object]:
     return found
 
 
-def _kill(options: list[str], path: Path, after: float, from_launch: bool) -> bool:
-    """Starts the command and kills it so long after its launch, or after its training began; whether it still ran."""
-    launched = time.time_ns()
+def _steps_done(path: Path) -> int:
+    """Steps up to the newest checkpoints of all runs in a folder."""
+    folders = [
+        path / "checkpoints",
+        *(path / name / "checkpoints" for name in ("seed-0", "seed-1", "stage-1", "stage-2")),
+    ]
+    names = [os.listdir(folder) if folder.exists() else [] for folder in folders]
+    return sum(max((int(name.split("-")[1]) for name in each if name[0] == "s"), default=0) for each in names)
+
+
+def _kill(options: list[str], reached: Callable[[], bool], after: float) -> None:
+    """Starts the command, waits until it has come far enough, and a little longer, and kills it."""
     process = _start(options)
-    while not from_launch and process.poll() is None:
-        if any(file.stat().st_mtime_ns > launched for file in path.rglob("environment.json")):
-            break
-        time.sleep(0.005)
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
     time.sleep(after)
-    alive = process.poll() is None
+    assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    return alive
 
 
 def _kill_and_resume(tmp_path: Path, extra: list[str], kills: int, seed: int) -> None:
     """Killed so often at random moments, then left alone: the same end as a run that was left alone from the start."""
     chance = random.Random(seed)
-    options = [*TINY, *LONG, *extra]
+    options, path = [*TINY, *LONG, *extra], tmp_path / "killed"
     _run_here([*options, "--run", str(tmp_path / "whole")])
-    killed = 0
+    total = _steps_done(tmp_path / "whole")
     for number in range(kills):
-        early = number % 5 == 1  # now and then while it still starts
-        killed += _kill([*options, "--run", str(tmp_path / "killed")], tmp_path / "killed",
-                        chance.uniform(0, 3 if early else 0.5), early)  # fmt: skip
-    assert killed == kills
-    status, out, errors = _run([*options, "--run", str(tmp_path / "killed")])
+        if number % 5 == 1:  # now and then while it still starts
+            _kill([*options, "--run", str(path)], lambda: True, chance.uniform(0, 1))
+        target = total * (number + chance.random()) / (kills + 1)
+        _kill([*options, "--run", str(path)], lambda: _steps_done(path) >= target, chance.uniform(0, 0.03))  # noqa: B023
+    status, out, errors = _run([*options, "--run", str(path)])
     assert status == 0, errors
     assert "goes on" in out
     whole = _left(tmp_path / "whole")
     assert len(whole) >= 3
-    assert _left(tmp_path / "killed") == whole
+    assert _left(path) == whole
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
@@ -207,6 +214,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--seeds", "0"], "seeds: expected an integer from 1 to 1000, got 0"),
         (["flying-shapes", "--max-minutes", "0"], "max-minutes: expected a number above 0, got 0"),
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),
+        (["flying-shapes", "--data", "/no/such/file", "--objects", "3"], "objects: expected none"),
         (["flying-shapes", "--masks", "/no/such/file"], "masks: expected the data they belong to"),
         (["flying-shapes", "--resume"], "expected a run folder to go on with, got nothing there"),
         (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to go on with"),

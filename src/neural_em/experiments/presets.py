@@ -81,5 +81,7 @@ def build(
         refuse("masks", "the data they belong to as well (--data)", "masks alone")
     overrides = list(overrides)
     changed = {assignment.partition("=")[0].strip() for assignment in overrides}
+    if data is not None and "data.objects" in changed:
+        refuse("objects", "none, because your own data hold what they hold", "a number of objects")
     kept = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in changed) for stage in experiment.stages)
     return configs.override(replace(experiment, stages=kept), overrides)

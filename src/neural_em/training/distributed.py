@@ -53,7 +53,10 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     with peers_watched():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
     try:
         yield device
     finally:
