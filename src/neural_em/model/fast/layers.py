@@ -223,31 +223,29 @@ class FastOutput(nn.Module):
         return interleave(self.layer(x))
 
 
-class FastFirst(FastDense):
-    """The first convolution of one-channel images as a product with their patches."""
+class FastFirst(Linear):
+    """The first convolution of one-channel images, in kernels of its own; without its bias, which the next adds."""
 
     def __init__(self, layer: nn.Module, kernels: Any) -> None:
         super().__init__(layer)
-        self.bias, self.kernels, self.rows = None, kernels, Rows(1)
-
-    def prepare(self, steps: int) -> None:
-        """Makes the weights ready."""
-        super().prepare(steps)
-        self.rows = Rows(steps if self.tape else 1)
+        self.bias, self.kernels = None, kernels
 
     def ready(self) -> tuple[Tensor, ...]:
-        """The weight (out, 16)."""
-        return (self.weight.flatten(1),)
+        """The weight (16, out)."""
+        return (self.weight.flatten(1).T,)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,1,H,W), to (N,out,H/2,W/2)."""
-        N, _, H, W = x.shape
-        y = super().forward(self.kernels.Unfold.apply(x, self.rows))
-        return y.reshape(N, H // 2, W // 2, -1).permute(0, 3, 1, 2)
+        return self.kernels.ToFeatures.apply(x, self.parts[0], self.tape)
+
+    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Of all images and all gradients of their features."""
+        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
+        return (long_product(self.kernels.patches(x, self.kernels.FIRST), rows),)
 
 
-class FastLast(FastDense):
-    """The last up-convolution, to one channel: a product that gives each small pixel's 5x5 patch, then their sum.
+class FastLast(Linear):
+    """The last up-convolution, to one channel, in kernels of its own.
 
     Along one axis, small pixel i reaches output pixels 2i - 2 .. 2i + 2; tap u falls on patch places 3 - u and 4 - u.
     """
@@ -256,29 +254,20 @@ class FastLast(FastDense):
 
     def __init__(self, layer: nn.Module, kernels: Any) -> None:
         super().__init__(layer)
-        self.offset: nn.Parameter = layer.bias  # type: ignore[assignment]
-        self.bias, self.kernels = None, kernels
+        self.kernels = kernels
         self.register_buffer("reach", torch.tensor(self.REACH).to(self.weight), persistent=False)
-        self.rows = Rows(1)
-        self.offsets: tuple[Tape | None, Tensor | None] = (None, None)
-
-    def prepare(self, steps: int) -> None:
-        """Makes the weights ready."""
-        super().prepare(steps)
-        self.rows, self.offsets = Rows(1), (None, self.offset)
-        if self.tape:
-            self.rows = Rows(steps, backwards=True)
-            tape = Tape(lambda gradient: (gradient.sum().reshape(1),))
-            self.offsets = (tape, Share.apply(tape, self.offset)[0])
 
     def ready(self) -> tuple[Tensor, ...]:
-        """The weight (28, in): 25 places of the patch, filled up with zeros to a multiple of four."""
-        patch = torch.einsum("du,ev,iuv->dei", self.reach, self.reach, self.weight[0]).flatten(0, 1)
-        return (F.pad(patch, (0, 0, 0, 3)),)
+        """The weight (25, in) and the bias."""
+        assert self.bias is not None
+        return torch.einsum("du,ev,iuv->dei", self.reach, self.reach, self.weight[0]).flatten(0, 1), self.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,in,H,W), to (N,1,2H,2W)."""
-        N, C, H, W = x.shape
-        patches = super().forward(x.permute(0, 2, 3, 1).reshape(-1, C))
-        tape, offset = self.offsets
-        return self.kernels.Fold.apply(patches, offset, (N, 1, 2 * H, 2 * W), self.rows, tape)
+        return self.kernels.ToImage.apply(x, *self.parts, self.tape)
+
+    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Of all features and all gradients of the images."""
+        rows = x.permute(0, 2, 3, 1).flatten(0, 2)
+        weight = long_product(self.kernels.patches(gradient, self.kernels.LAST), rows)
+        return weight[:25], gradient.sum().reshape(1)

@@ -5,6 +5,17 @@ All are exact: the plain functions are their reference, in float32 and float64.
 
 from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import Assignment, MaskedDifference, fits
-from neural_em.model.fast.kernels.patches import Fold, Unfold
+from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
 
-__all__ = ["Activation", "Assignment", "Fold", "MaskedDifference", "Unfold", "fits", "row_fits"]
+__all__ = [
+    "FIRST",
+    "LAST",
+    "Activation",
+    "Assignment",
+    "MaskedDifference",
+    "ToFeatures",
+    "ToImage",
+    "fits",
+    "patches",
+    "row_fits",
+]

@@ -128,7 +128,7 @@ class Activation(torch.autograd.Function):
         mean, deviation = (torch.empty(N, device=x.device, dtype=x.dtype) for _ in range(2))
         PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
         settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
-                    "PB": PB, "CB": CB, "num_warps": max(1, min(16, PB * CB // 512))}  # fmt: skip
+                    "PB": PB, "CB": CB, "num_warps": max(1, min(16, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
         _activation_forward[(N,)](x, bias, scale, offset, y, mean, deviation, P, C, width, **settings)
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings

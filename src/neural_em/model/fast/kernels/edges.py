@@ -1,0 +1,175 @@
+"""The first and the last convolution, between one-channel images and features of half their size.
+
+Both are one linear map and its transpose: small pixel (i,j) meets the patch of K x K image pixels from
+(2i - PAD, 2j - PAD) on. The first convolution has 4x4 patches; the last one, which doubles the image before its 4x4
+convolution, reaches 5x5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+FIRST, LAST = (4, 1), (5, 2)  # K and PAD
+Patch = tuple[int, int]
+
+
+@triton.jit
+def _to_features(
+    x, weight, y, H, W, h, w, C, K: tl.constexpr, PAD: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    p = tl.program_id(1) * PB + tl.arange(0, PB)
+    c = tl.arange(0, CB)
+    total = tl.zeros([PB, CB], dtype=x.dtype.element_ty)
+    for u in tl.static_range(K):
+        for v in tl.static_range(K):
+            i, j = 2 * (p // w) + u - PAD, 2 * (p % w) + v - PAD
+            inside = (p < h * w) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+            pixel = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
+            tap = tl.load(weight + (u * K + v) * C + c, mask=c < C, other=0.0)
+            total += pixel[:, None] * tap[None, :]
+    tl.store(y + (n * h * w + p)[:, None] * C + c[None, :], total, mask=(p < h * w)[:, None] & (c < C)[None, :])
+
+
+@triton.jit
+def _tap(weight, c, C, A: tl.constexpr, B: tl.constexpr, K: tl.constexpr):
+    """The weights of patch place (A,B), or zeros where it lies outside of the patch."""
+    inside: tl.constexpr = (A >= 0) & (A < K) & (B >= 0) & (B < K)
+    return tl.load(weight + (A * K + B) * C + c, mask=(c < C) & inside, other=0.0)[None, :]
+
+
+@triton.jit
+def _to_image(
+    y, weight, bias, x, H, W, h, w, C,
+    K: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    p = tl.program_id(1) * PB + tl.arange(0, PB)
+    c = tl.arange(0, CB)
+    i, j = p // w, p % w
+    even_even = tl.zeros([PB, CB], dtype=y.dtype.element_ty)  # image pixels (2i, 2j), then its three neighbours
+    even_odd = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
+    odd_even = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
+    odd_odd = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
+    for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
+        for b in tl.static_range(3):
+            k, m = i + a - 1, j + b - 1
+            inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w)
+            at = (n * h * w + k * w + m)[:, None] * C + c[None, :]
+            tile = tl.load(y + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
+            even_even += tile * _tap(weight, c, C, PAD + 2 - 2 * a, PAD + 2 - 2 * b, K)
+            even_odd += tile * _tap(weight, c, C, PAD + 2 - 2 * a, PAD + 3 - 2 * b, K)
+            odd_even += tile * _tap(weight, c, C, PAD + 3 - 2 * a, PAD + 2 - 2 * b, K)
+            odd_odd += tile * _tap(weight, c, C, PAD + 3 - 2 * a, PAD + 3 - 2 * b, K)
+    offset = 0.0
+    if BIAS:
+        offset = tl.load(bias)
+    target = x + (n * H + 2 * i) * W + 2 * j
+    tl.store(target, tl.sum(even_even, axis=1) + offset, mask=p < h * w)
+    tl.store(target + 1, tl.sum(even_odd, axis=1) + offset, mask=p < h * w)
+    tl.store(target + W, tl.sum(odd_even, axis=1) + offset, mask=p < h * w)
+    tl.store(target + W + 1, tl.sum(odd_odd, axis=1) + offset, mask=p < h * w)
+
+
+@triton.jit
+def _unfold(
+    x, columns, H, W, h, w, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # of (h, w, ROW)
+    tap, pixel = e % ROW, e // ROW
+    i, j = 2 * (pixel // w) + tap // K - PAD, 2 * (pixel % w) + tap % K - PAD
+    inside = (e < h * w * ROW) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+    v = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
+    tl.store(columns + n * h * w * ROW + e, v, mask=e < h * w * ROW)
+
+
+def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
+    """Fills y (N,C,h,w), channels last in memory, from images x (N,1,2h,2w) and weight (K*K,C)."""
+    N, C, h, w = y.shape
+    PB, CB = 64, triton.next_power_of_2(C)
+    _to_features[(N, triton.cdiv(h * w, PB))](
+        x, weight, y, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], PB=PB, CB=CB
+    )
+
+
+def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
+    """Fills images x (N,1,2h,2w) from y (N,C,h,w), channels last in memory: the transpose of `to_features`."""
+    N, C, h, w = y.shape
+    PB, CB = 64, triton.next_power_of_2(C)
+    _to_image[(N, triton.cdiv(h * w, PB))](
+        y, weight, bias, x, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], BIAS=bias is not None, PB=PB, CB=CB
+    )
+
+
+def patches(x: Tensor, patch: Patch) -> Tensor:
+    """The patches of images x (N,1,2h,2w) as rows (N*h*w, K*K), filled up with zeros to a multiple of four."""
+    N, _, H, W = x.shape
+    h, w = H // 2, W // 2
+    row = -(-(patch[0] ** 2) // 4) * 4
+    columns = x.new_empty(N * h * w, row)
+    grid = (N, triton.cdiv(h * w * row, 1024))
+    _unfold[grid](x.contiguous(), columns, H, W, h, w, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
+    return columns
+
+
+class ToFeatures(torch.autograd.Function):
+    """The first convolution: (N,1,H,W) to (N,C,H/2,W/2); its weight's gradient goes to the tape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, tape: Any) -> Tensor:
+        """Of images, with weight (16,C)."""
+        x, weight = x.contiguous(), weight.contiguous()
+        N, _, H, W = x.shape
+        y = x.new_empty(N, H // 2, W // 2, weight.shape[1]).permute(0, 3, 1, 2)
+        to_features(x, weight, y, FIRST)
+        ctx.save_for_backward(x, weight)
+        ctx.tape = tape
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of the images."""
+        x, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        if ctx.tape is not None:
+            ctx.tape.add(x, gradient)
+        back = None
+        if ctx.needs_input_grad[0]:
+            back = torch.empty_like(x)
+            to_image(gradient, weight, None, back, FIRST)
+        return back, None, None
+
+
+class ToImage(torch.autograd.Function):
+    """The last convolution: (N,C,h,w) to (N,1,2h,2w); its parameters' gradients go to the tape."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor, bias: Tensor, tape: Any) -> Tensor:
+        """Of features, with weight (25,C) and bias (1,)."""
+        y, weight = y.contiguous(memory_format=torch.channels_last), weight.contiguous()
+        N, _, h, w = y.shape
+        x = y.new_empty(N, 1, 2 * h, 2 * w)
+        to_image(y, weight, bias, x, LAST)
+        ctx.save_for_backward(y, weight)
+        ctx.tape = tape
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of the features."""
+        y, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        if ctx.tape is not None:
+            ctx.tape.add(y, gradient)
+        back = torch.empty_like(y)
+        to_features(gradient, weight, back, LAST)
+        return back, None, None, None
