@@ -17,10 +17,12 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.errors import NeuralEMError, refuse, show, unknown
 
 C = TypeVar("C")
 MAX_BYTES = 1 << 20  # a config file larger than this is not one of ours
+# what PyYAML raises: its own class, and whatever its conversions of tagged or odd scalars raise
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "") -> C:
     """Builds a config of class ``cls``; fields that are not given keep their defaults."""
     if not isinstance(values, Mapping):
-        refuse(where or cls.__name__, "a mapping of fields", repr(values))
+        refuse(where or cls.__name__, "a mapping of fields", show(values))
     hints = typing.get_type_hints(cls)
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     given = {}
@@ -51,17 +53,19 @@ def override(config: C, assignments: Iterable[str]) -> C:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            refuse("override", "name=value", repr(assignment))
+            refuse("override", "name=value", show(assignment))
         target, cls = values, type(config)
         *path, last = key.strip().split(".")
         for depth, name in enumerate(path):
             cls = _nested(cls, name, ".".join(path[:depth]))
-            target = target[name]
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):  # an earlier assignment put a single value here
+                refuse(".".join(path[: depth + 1]), "a group of fields", show(target))
         _check_name(cls, last, ".".join(path))
         try:
             target[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            refuse(key, "a value in YAML notation", repr(text))
+        except _YAML_ERRORS:
+            refuse(key.strip(), "a value in YAML notation", show(text))
     return from_dict(type(config), values)
 
 
@@ -84,8 +88,9 @@ def read(cls: type[C], path: str | os.PathLike[str]) -> C:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NeuralEMError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise NeuralEMError(f"{path}: not a config in YAML: {str(error).splitlines()[0]}") from None
+    except _YAML_ERRORS as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise NeuralEMError(f"{path}: not a config in YAML: {reason[0]}") from None
     return from_dict(cls, values, "")
 
 
@@ -123,7 +128,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            refuse(where, "a list", repr(value))
+            refuse(where, "a list", show(value))
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if dataclasses.is_dataclass(kind):
         return from_dict(typing.cast(type[Any], kind), value, where)
@@ -151,11 +156,11 @@ def _convert_scalar(kind: Any, value: Any, where: str) -> Any:
         try:  # YAML reads 1e-3 as a string
             number = float(value)
         except (TypeError, ValueError, OverflowError):
-            refuse(where, "a number", repr(value))
+            refuse(where, "a number", show(value))
         if not math.isfinite(number):
-            refuse(where, "a finite number", repr(value))
+            refuse(where, "a finite number", show(value))
         return number
     if kind is str and isinstance(value, str):
         return value
     names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
-    refuse(where, names.get(kind, str(kind)), repr(value))
+    refuse(where, names.get(kind, str(kind)), show(value))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from typing import NoReturn
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 4
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 class NeuralEMError(Exception):
@@ -19,6 +25,14 @@ def refuse(thing: str, expected: str, got: object) -> NoReturn:
 def unknown(thing: str, name: object, choices: Iterable[str]) -> NoReturn:
     """Refuses a name that is not among the choices, suggesting the nearest one."""
     choices = list(choices)
-    nearest = difflib.get_close_matches(str(name), choices, n=1)
+    nearest = difflib.get_close_matches(name, choices, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise NeuralEMError(f"{thing}: expected one of {', '.join(choices)}, got {name!r}{hint}")
+    raise NeuralEMError(f"{thing}: expected one of {', '.join(choices)}, got {show(name)}{hint}")
+
+
+def show(value: object) -> str:
+    """What came, in one short line, however long, deep or circular it is."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python refuses to write out very long integers
+        return "an integer of thousands of digits"
