@@ -1,0 +1,142 @@
+"""Times the training step that ``nem train`` runs, the plain and eager ones beside it, several seeds and an epoch.
+
+A step gathers the batch, draws noise and starts, unrolls, goes back and moves Adam; batch 64 and the paper's steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from neural_em import config as configs
+from neural_em import randomness
+from neural_em.data import Dataset, load_split
+from neural_em.experiments import preset
+from neural_em.model import NeuralEM
+from neural_em.training import device as devices
+from neural_em.training.step import TrainingStep
+
+SAMPLES, BATCH = 512, 64
+CASES = {  # name: preset, settings, target in seconds on a GPU and on two CPU cores
+    "flying shapes, K = 5": ("flying-shapes", ["training.components=5"], 0.012, None),
+    "flying shapes, K = 3": ("flying-shapes", [], 0.008, 5.0),
+    "static shapes, K = 4": ("static-shapes", [], 0.002, 0.19),
+    "static shapes, N-EM, K = 4": ("static-shapes-nem", [], None, None),
+    "flying digits, K = 2": ("flying-mnist", [], 0.008, None),
+}
+DIGITS_STAND_IN = ["data.kind=flying-shapes", "data.height=24", "data.width=24", "data.objects=2"]  # needs no MNIST
+
+
+def main() -> dict[str, Any]:
+    """Rows of step times; on a GPU also five seeds at once and an epoch against its steps."""
+    device = devices.choose()
+    rows = []
+    with devices.products("auto", device):
+        peak = product_peak(device)
+        for name, (base, settings, gpu, cpu) in CASES.items():
+            if device.type == "cpu" and cpu is None and "N-EM" not in name:
+                continue
+            rows.append({"step": name, **step_times(base, settings, device, peak),
+                         "target s": gpu if device.type == "cuda" else cpu})  # fmt: skip
+        result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12, "rows": rows}
+        if device.type == "cuda":
+            result["five seeds at once"] = [seeds_at_once(name, device) for name in CASES]
+    return result
+
+
+def product_peak(device: torch.device) -> float:
+    """FLOP/s of a large matrix product, in the precision that training uses."""
+    size = 8192 if device.type == "cuda" else 2048
+    a, b = torch.randn(2, size, size, device=device)
+    return 2 * size**3 / timed(lambda: a @ b, device, 5)
+
+
+def setting(base: str, settings: list[str], device: torch.device) -> tuple[Any, Dataset]:
+    """The experiment and some training data."""
+    experiment = configs.override(preset(base), settings)
+    stand_in = DIGITS_STAND_IN if base == "flying-mnist" else []
+    data = configs.override(experiment, [*stand_in, f"data.train_size={SAMPLES}"]).data
+    return experiment, load_split(data, "training", 0, device)
+
+
+def stepper(experiment: Any, data: Dataset, device: torch.device, engine: str, seed: int = 0) -> Callable[[], Any]:
+    """A step on the next batch, as training does it."""
+    training = configs.override(experiment, [f"training.engine={engine}"]).training
+    model = NeuralEM(experiment.model, seed=seed).to(device)
+    step = TrainingStep(model, data, training)
+    indices = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))[:BATCH].to(device)
+    keys = randomness.keys(seed, indices.cpu()).to(device)
+    return lambda: step(indices, keys)
+
+
+def eager(experiment: Any, data: Dataset, device: torch.device) -> Callable[[], Any]:
+    """The same step written down plainly: no graph, no twin."""
+    model, K, T = NeuralEM(experiment.model).to(device), experiment.training.components, experiment.training.steps
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    indices = torch.arange(BATCH, device=device)
+
+    def step() -> None:
+        x = data.batch(indices).frames
+        x_noisy, gamma = model.draw(x, K, randomness.keys(0, indices.cpu()).to(device), T)
+        optimizer.zero_grad()
+        model.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False).loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def step_times(base: str, settings: list[str], device: torch.device, peak: float) -> dict[str, Any]:
+    """Seconds of one step: eager, plain and fast; and the fast one's share of the products' peak."""
+    experiment, data = setting(base, settings, device)
+    repeat = 20 if device.type == "cuda" else 3
+    row: dict[str, Any] = {"eager s": timed(eager(experiment, data, device), device, max(3, repeat // 4))}
+    if device.type == "cuda":
+        row["plain, as a graph s"] = timed(stepper(experiment, data, device, "plain"), device, repeat)
+    fast = stepper(experiment, data, device, "fast")
+    row["fast s"] = timed(fast, device, repeat)
+    with FlopCounterMode(display=False) as counter:
+        eager(experiment, data, device)()
+    row["GFLOP of the plain step"] = counter.get_total_flops() / 1e9
+    row["share of the peak"] = counter.get_total_flops() / row["fast s"] / peak
+    return row
+
+
+def seeds_at_once(name: str, device: torch.device, seeds: int = 5) -> dict[str, Any]:
+    """Seconds of one step of several models on streams of their own, beside that of one."""
+    base, settings, *_ = CASES[name]
+    experiment, data = setting(base, settings, device)
+    steps = [stepper(experiment, data, device, "fast", seed) for seed in range(seeds)]
+    streams = [torch.cuda.Stream(device) for _ in steps]
+    torch.cuda.synchronize(device)
+
+    def together() -> None:
+        for step, stream in zip(steps, streams, strict=True):
+            with torch.cuda.stream(stream):
+                step()
+
+    one, all_of_them = timed(steps[0], device, 20), timed(together, device, 20)
+    return {"step": name, "one s": one, f"{seeds} at once s": all_of_them, "ratio": all_of_them / one}
+
+
+def timed(function: Callable[[], Any], device: torch.device, repeat: int) -> float:
+    """Median seconds of a call, after two to warm up; on a GPU the mean over calls that follow each other."""
+    for _ in range(2):
+        function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(repeat):
+            function()
+        torch.cuda.synchronize(device)
+        return (time.perf_counter() - start) / repeat
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
