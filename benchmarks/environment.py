@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -14,4 +13,4 @@ def environment() -> dict[str, Any]:
     """What a run folder records, with PyTorch's build; ``NEM_COMMIT`` names the commit where there is no git."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     made = describe(device, torch.get_float32_matmul_precision())
-    return {**made, "commit": made["commit"] or os.environ.get("NEM_COMMIT"), "torch": torch.__version__}
+    return {**made, "torch": torch.__version__}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "neural_em": neural_em.__version__,
-        "commit": commit(),
+        "commit": commit() or os.environ.get("NEM_COMMIT"),  # for a copy without its history
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
