@@ -47,7 +47,7 @@ def segment(
     from neural_em.training.device import choose
 
     card = find_model(model)
-    count = components or card.components
+    count = card.components if components is None else components
     if count is None:
         refuse("components", "a number, since the model's file does not tell one", "none")
     options: Any = {"fit": fit, "channels": channels}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-from PIL import GifImagePlugin, Image
+from PIL import Image
 
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.report.colours import Pixels
@@ -52,7 +53,11 @@ def resolve(kind: str) -> str:
 
 
 class Gif:
-    """Pictures with up to 256 colours each; ever repeated."""
+    """Pictures with up to 256 colours each; ever repeated.
+
+    Pillow keeps all pictures of a GIF until it writes them. Here each is a GIF of its own, whose image goes into the
+    one that is being written.
+    """
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self._file = path, _opened(path)
@@ -64,17 +69,36 @@ class Gif:
         image = Image.fromarray(picture)
         exact = image.getcolors(256) is not None
         image = image.convert("P", palette=Image.Palette.ADAPTIVE) if exact else image.quantize(256)
-        if not self._begun:
-            header = GifImagePlugin.getheader(image.copy(), info={"loop": 0, "optimize": False})[0]
-            self._file.write(b"".join(header))
-            self._begun = True
-        options: dict[str, Any] = {"duration": self._duration, "include_color_table": True, "disposal": 1}
-        self._file.write(b"".join(GifImagePlugin.getdata(image, **options)))
+        alone = io.BytesIO()
+        image.save(alone, "GIF", duration=self._duration, disposal=1)
+        header, body = _parts(alone.getvalue())
+        self._file.write(body if self._begun else header + _FOREVER + body)
+        self._begun = True
 
     def close(self) -> None:
         """Ends the file."""
-        self._file.write(b";")
+        self._file.write(_END)
         self._file.close()
+
+
+_EXTENSION, _CONTROL, _IMAGE, _END = 0x21, 0xF9, 0x2C, b"\x3b"
+_FOREVER = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
+
+
+def _parts(gif: bytes) -> tuple[bytes, bytes]:
+    """Header and image of a GIF with one picture; the image takes a copy of the colours with it."""
+    packed = gif[10]
+    place = start = 13 + 3 * (2 << (packed & 7))
+    control = b""
+    while gif[place] == _EXTENSION:
+        end = place + 2
+        while gif[end]:  # blocks, each behind its length
+            end += gif[end] + 1
+        control = gif[place : end + 1] if gif[place + 1] == _CONTROL else control
+        place = end + 1
+    assert gif[place] == _IMAGE
+    flags = bytes([gif[place + 9] | 0x80 | packed & 7])  # colours of its own, as many as there were for all
+    return gif[:start], control + gif[place : place + 9] + flags + gif[13:start] + gif[place + 10 : -1]
 
 
 class Mp4:

@@ -1,0 +1,128 @@
+"""``nem segment``: every kind of input, labels out, one line of error and nothing half-done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import neural_em
+from neural_em.data.images import read_labels
+from tests.known import BARS, GROUPS, known_model
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    """A model that knows the two bars, outside of the folder that commands run in."""
+    neural_em.save(known_model(), tmp_path / "known.safetensors", notes={"components": 2})
+    return "known.safetensors"
+
+
+def inputs(folder: Path) -> dict[str, Path]:
+    """The bars as every kind of input, each but the image with four frames."""
+    pixels = np.kron(BARS, np.full((4, 4), 255)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    image.save(folder / "image.png")
+    (folder / "frames").mkdir()
+    for name in ("f1", "f2", "f9", "f10"):
+        image.save(folder / "frames" / f"{name}.png")
+    # frames that do not differ would be written as one
+    steps = [Image.fromarray(np.where(pixels > 0, pixels, t).astype(np.uint8)) for t in range(4)]
+    steps[0].save(folder / "clip.gif", save_all=True, append_images=steps[1:], duration=200)
+    np.save(folder / "clip.npy", np.stack([pixels] * 4))
+    return {name: folder / name for name in ("image.png", "frames", "clip.gif", "clip.npy")}
+
+
+@pytest.mark.parametrize("kind", ["image.png", "frames", "clip.gif", "clip.npy", "clip.mp4"])
+def test_every_kind_of_input(kind: str, run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    found = inputs(tmp_path)
+    if kind == "clip.mp4":
+        imageio = pytest.importorskip("imageio.v2")
+        pytest.importorskip("imageio_ffmpeg")
+        pixels = np.kron(BARS, np.full((16, 16), 255)).astype(np.uint8)
+        imageio.mimsave(tmp_path / kind, [np.repeat(pixels[..., None], 3, axis=2)] * 4, fps=5)
+    source = found.get(kind, tmp_path / kind)
+    ended = run_nem("segment", source, "--model", weights, "--out", "out")
+    assert ended.status == 0, ended.errors
+    count = 1 if kind == "image.png" else 4
+    assert f"out: {count} frames of " in ended.out
+    labels = [read_labels(path) for path in sorted((tmp_path / "out" / "labels").iterdir())]
+    assert len(labels) == count
+    side = 96 if kind == "clip.mp4" else 24
+    for label in labels:
+        assert label.shape == (side, side)
+        assert np.array_equal(label > 0, np.kron(BARS, np.ones((side // 6, side // 6))) > 0)
+        assert {int(label[0, 0]), int(label[-1, 0])} == {1, 2}
+    summary = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    assert (summary["components"], summary["model"], summary["frames"]) == (2, weights, count)
+    shown = tmp_path / "out" / summary["files"]["overlay"]
+    assert f"look at: {shown.relative_to(tmp_path)}" in ended.out
+    assert shown.stat().st_size > 0
+
+
+def test_frames_of_a_folder_keep_their_names(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    run_nem("segment", inputs(tmp_path)["frames"], "--model", weights, "--out", "out", "--movie", "gif")
+    names = {path.name for path in (tmp_path / "out" / "labels").iterdir()}
+    assert names == {"f1.png", "f2.png", "f9.png", "f10.png"}
+    assert (tmp_path / "out" / "overlay.gif").is_file()
+
+
+def test_scores_with_masks(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "masks.npy", np.stack([np.kron(GROUPS, np.ones((4, 4), np.uint8))] * 4))
+    clip = inputs(tmp_path)["clip.npy"]
+    ended = run_nem("segment", clip, "--model", weights, "--out", "out", "--masks", "masks.npy")
+    assert "AMI 1.000 on the last scored frame, 1.000 on average over 4 frames" in ended.out
+    assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 5
+
+
+def test_a_run_folder_is_a_model_and_options_reach_it(run_nem, tmp_path: Path, hand_made) -> None:  # type: ignore[no-untyped-def]
+    options = ["--components", 4, "--steps", 2, "--starts", 3, "--separate", "--fit", "crop-resize", "--channels"]
+    options += ["grey", "--invert", "--seed", 5, "--fps", 7, "--device", "cpu"]
+    ended = run_nem("segment", inputs(tmp_path)["clip.npy"], "--model", hand_made().folder, "--out", "out", *options)
+    assert ended.status == 0, ended.errors
+    summary = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    expected = {
+        "components": 4, "steps": 2, "starts": 3, "separate": True, "fit": "crop-resize", "channels": "grey",
+        "invert": True, "seed": 5, "fps": 7.0,
+    }  # fmt: skip
+    assert {name: summary[name] for name in expected} == expected
+    with np.load(tmp_path / "out" / "segmentation.npz") as arrays:
+        assert arrays["gamma"].shape == (4, 4, 6, 6)
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "no such input": (["nowhere.png"], "nowhere.png"),
+    "not an input": (["known.safetensors"], "known.safetensors: expected an image"),
+    "no such model": (["clip.npy", "--model", "nowhere"], "model: expected a shipped model"),
+    "not a model": (["clip.npy", "--model", "clip.npy"], "clip.npy: "),
+    "no components": (["clip.npy", "--components", "0"], "components: expected an integer from 1 to 64, got 0"),
+    "fit": (["clip.npy", "--fit", "squeeze"], "fit: expected one of none, resize, crop, crop-resize"),
+    "movie": (["clip.npy", "--movie", "avi"], "movie: expected one of mp4, gif, auto"),
+    "frames a second": (["clip.npy", "--fps", "0.01"], "fps: expected a number from 0.1 to 1000, got 0.01"),
+    "device": (["clip.npy", "--device", "tpu"], "device: expected auto, cpu, cuda"),
+    "masks": (["clip.npy", "--masks", "nowhere"], "nowhere"),
+    "too few masks": (["clip.npy", "--masks", "one.npy"], "one.npy: expected labels for each frame"),
+    "a broken frame in the middle": (["broken"], "f2.png: not a readable image"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_refusals_leave_nothing(case: str, refused, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    arguments, message = WRONG[case]
+    inputs(tmp_path)
+    np.save(tmp_path / "one.npy", GROUPS[None])
+    (tmp_path / "frames").rename(tmp_path / "broken")
+    (tmp_path / "broken" / "f2.png").write_bytes((tmp_path / "broken" / "f1.png").read_bytes()[:60])
+    before = sorted(path.name for path in tmp_path.iterdir())
+    error = refused("segment", "--model", weights, *arguments, "--out", "out")
+    assert message in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_model_that_tells_no_number_of_components(refused, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    neural_em.save(known_model(), tmp_path / "silent")
+    np.save(tmp_path / "clip.npy", BARS)
+    assert "components: expected a number" in refused("segment", "clip.npy", "--model", "silent", "--out", "out")

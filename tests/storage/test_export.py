@@ -1,0 +1,179 @@
+"""Exported models, run by other programs, give the model's own numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from neural_em import ModelConfig, NeuralEM, NeuralEMError
+from neural_em.model import PRESETS, NoiseConfig
+from neural_em.storage.export import OUTPUTS, STEP_INPUTS, export
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+SMALL = ModelConfig(height=7, width=9, theta_size=5, convolutions=(3, 4), hidden=8)
+CONFIGS = {
+    "recurrent": SMALL,
+    "gradient": ModelConfig(
+        m_step="gradient", height=6, width=5, theta_size=4, convolutions=(), hidden=0, layer_norm=False
+    ),
+    "gradient through convolutions": replace(SMALL, m_step="gradient"),
+    "gaussian, colour, normalised": replace(
+        SMALL, channels=3, distribution="gaussian", noise=NoiseConfig("masked-uniform", 0.2), normalize_input=True
+    ),
+}  # fmt: skip
+STEPS = 2
+
+
+def unroll_inputs(model: NeuralEM, samples: int, components: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    c, generator = model.config, torch.Generator().manual_seed(samples + 10 * components)
+    x = torch.rand(steps + 1, samples, c.channels, c.height, c.width, generator=generator).round()
+    gamma = model.start(x[0], components, generator=generator).gamma
+    return x, model.add_noise(x[:-1], generator), gamma
+
+
+def expected(model: NeuralEM, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> list[np.ndarray]:
+    """Every step's state and losses, from the model's own steps."""
+    state, rows = model.start(x[0], gamma.shape[1], gamma), []
+    with torch.no_grad():
+        for t in range(len(x_noisy)):
+            state, info = model.step(state, x_noisy[t], x[t + 1])
+            rows.append((*state, *info))
+    return [torch.stack(parts).numpy() for parts in zip(*rows, strict=True)]
+
+
+def assert_equal(found: list[np.ndarray], wanted: list[np.ndarray], exact: list[np.ndarray] | None = None) -> None:
+    """To 1e-5, or to a few times the model's own error where it makes much of the last digits and ``exact`` is given.
+
+    A narrow Gaussian in the E-step, over a normalised input, does so in an untrained model.
+    """
+    for i, (name, a, b) in enumerate(zip(OUTPUTS, found, wanted, strict=True)):
+        assert a.shape == b.shape, name
+        own = 0.0 if exact is None else 5 * np.abs(b - exact[i]).max()
+        assert np.abs(a - b).max() <= max(1e-5 * max(1.0, np.abs(b).max()), own), name
+
+
+def in_double(model: NeuralEM, *inputs: Tensor) -> list[np.ndarray]:
+    precise = NeuralEM(model.config)
+    precise.load_state_dict(model.state_dict())
+    return expected(precise.double(), *(array.double() for array in inputs))
+
+
+@pytest.fixture(scope="module", params=[
+    pytest.param(name, marks=[] if name == "recurrent" else [pytest.mark.slow]) for name in CONFIGS
+])  # fmt: skip
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[NeuralEM, Path]:
+    model = NeuralEM(CONFIGS[request.param], seed=3)
+    folder = tmp_path_factory.mktemp("exported") / "onnx"
+    export(model, folder, "onnx")
+    return model, folder
+
+
+@pytest.mark.parametrize(("samples", "components"), [(2, 3), (1, 1), (4, 2), (1, 6)])
+def test_the_onnx_step(exported: tuple[NeuralEM, Path], samples: int, components: int) -> None:
+    model, folder = exported
+    session = onnxruntime.InferenceSession(str(folder / "step.onnx"))
+    assert tuple(value.name for value in session.get_inputs()) == STEP_INPUTS
+    assert tuple(value.name for value in session.get_outputs()) == OUTPUTS
+    assert session.get_inputs()[0].shape == ["batch", "components", model.config.theta_size]
+    x, x_noisy, gamma = unroll_inputs(model, samples, components, steps=2)
+    state = model.start(x[0], components, gamma)
+    for t in range(2):  # the second time from a state that is not zero
+        arrays = (*state, x_noisy[t], x[t + 1])
+        given = {name: array.numpy() for name, array in zip(STEP_INPUTS, arrays, strict=True)}
+        with torch.no_grad():
+            state, info = model.step(state, x_noisy[t], x[t + 1])
+        assert_equal(session.run(None, given), [array.numpy() for array in (*state, *info)])
+
+
+@pytest.mark.parametrize(("samples", "components", "steps"), [(2, 3, 4), (1, 1, 1), (3, 2, 20)])
+def test_the_onnx_unroll_of_any_length(
+    exported: tuple[NeuralEM, Path], samples: int, components: int, steps: int
+) -> None:
+    model, folder = exported
+    inputs = unroll_inputs(model, samples, components, steps)
+    session = onnxruntime.InferenceSession(str(folder / "unroll.onnx"))
+    names = ("x", "x_noisy", "gamma")
+    given = {name: array.numpy() for name, array in zip(names, inputs, strict=True)}
+    assert_equal(session.run(None, given), expected(model, *inputs), in_double(model, *inputs))
+
+
+def test_the_unroll_is_the_models_own(exported: tuple[NeuralEM, Path]) -> None:
+    """The steps above against `NeuralEM.unroll`, which the golden files hold."""
+    model, _ = exported
+    inputs = unroll_inputs(model, 2, 3, 4)
+    x, x_noisy, gamma = inputs
+    with torch.no_grad():
+        out = model.unroll(x, 3, x_noisy=x_noisy, gamma=gamma)
+    wanted = expected(model, *inputs)
+    for found, whole in zip(wanted[:3], (out.theta, out.psi, out.gamma), strict=True):
+        assert np.allclose(found, whole.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name == "gradient" else [pytest.mark.slow]) for name in CONFIGS
+])  # fmt: skip
+def test_torch_programs(tmp_path: Path, name: str) -> None:
+    model = NeuralEM(CONFIGS[name], seed=4).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    files = export(model, tmp_path / "out", "torch", steps=STEPS)
+    assert model.training  # and all else about it is as it was
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["export.json", "step.pt2", "unroll.pt2"]
+    step, unroll = (torch.export.load(str(files[what])).module() for what in ("step", "unroll"))
+    for samples, components in ((2, 3), (1, 4), (5, 2)):
+        x, x_noisy, gamma = unroll_inputs(model, samples, components, STEPS)
+        wanted = expected(model, x, x_noisy, gamma)
+        assert_equal([part.numpy() for part in unroll(x, x_noisy, gamma)], wanted)
+        state = model.start(x[0], components, gamma)
+        assert_equal([part.numpy() for part in step(*state, x_noisy[0], x[1])], [part[0] for part in wanted])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_papers_networks(tmp_path: Path, name: str) -> None:
+    model = NeuralEM(PRESETS[name], seed=1)
+    export(model, tmp_path / "out", "onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "unroll.onnx"))
+    x, x_noisy, gamma = unroll_inputs(model, 2, 3, 5)
+    found = session.run(None, {"x": x.numpy(), "x_noisy": x_noisy.numpy(), "gamma": gamma.numpy()})
+    assert_equal(found, expected(model, x, x_noisy, gamma), in_double(model, x, x_noisy, gamma))
+
+
+def test_the_description_tells_names_and_sizes(exported: tuple[NeuralEM, Path]) -> None:
+    model, folder = exported
+    about = json.loads((folder / "export.json").read_text())
+    assert about["format"] == "onnx"
+    assert tuple(about["step"]["inputs"]) == STEP_INPUTS
+    assert about["model"]["theta_size"] == model.config.theta_size
+    assert str(model.config.height) in about["shapes"]["psi"]
+
+
+def test_refusals_leave_nothing(tmp_path: Path) -> None:
+    model = NeuralEM(SMALL)
+    with pytest.raises(NeuralEMError, match="format: expected one of onnx, torch, got 'tf'"):
+        export(model, tmp_path / "out", "tf")
+    with pytest.raises(NeuralEMError, match="steps: expected an integer >= 1, got 0"):
+        export(model, tmp_path / "out", "torch", steps=0)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(NeuralEMError, match="mine: expected a new or empty folder"):
+        export(model, tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_without_onnx_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "neural_em.storage.onnx_graphs", raising=False)
+    monkeypatch.delattr("neural_em.storage.onnx_graphs", raising=False)
+    with pytest.raises(NeuralEMError, match=r"pip install 'neural-em\[onnx\]'"):
+        export(NeuralEM(SMALL), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
