@@ -44,6 +44,10 @@ class InputError(NeuralEMError, ValueError):
     """Input that cannot be used; a ``ValueError`` too, as scikit-learn's conventions ask for."""
 
 
+class KindError(NeuralEMError, TypeError):
+    """Input of a kind that cannot be used, such as a sparse matrix; a ``TypeError`` too."""
+
+
 class _Inferred(NamedTuple):
     """What EM makes of B samples: of each, the start with the lowest loss."""
 
@@ -207,14 +211,15 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         try:
             frames = check_array(X, dtype=np.float32, allow_nd=True, ensure_2d=False, input_name="X", estimator=self)
         except (ValueError, TypeError) as error:
-            raise InputError(f"X: {' '.join(str(error).split())}") from None
+            kind = KindError if isinstance(error, TypeError) else InputError
+            raise kind(f"X: {' '.join(str(error).split())}") from None
         frames = self._shaped(frames)
         if frames.ndim != 5 or 0 in frames.shape:
             raise InputError(f"X: expected frames (N,T,C,H,W), got shape {frames.shape}")
         low, high = float(frames.min()), float(frames.max())
         if low < 0 or high > 1:
-            kind = "Negative values in data" if low < 0 else "X"
-            raise InputError(f"{kind}: expected numbers from 0 to 1, got {low:g} to {high:g}")
+            what = "Negative values in data" if low < 0 else "X"
+            raise InputError(f"{what}: expected numbers from 0 to 1, got {low:g} to {high:g}")
         return np.ascontiguousarray(frames)
 
     def _shaped(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
