@@ -1,0 +1,31 @@
+"""Every shipped model keeps the score it states, on sequences that nobody has seen."""
+
+import pytest
+
+from neural_em import config as configs
+from neural_em.data import DataConfig, load_split
+from neural_em.evaluation import EvaluationConfig, evaluate
+from neural_em.model.fast import accelerate
+from neural_em.storage.pretrained import models
+
+SEQUENCES = {"flying-shapes": 400, "static-shapes": 3000}
+UNSEEN = 20261115  # a seed of data that no training used
+
+
+@pytest.mark.parametrize("card", models(), ids=lambda card: card.name)
+def test_keeps_its_score_on_fresh_data(card):
+    data = configs.from_dict(DataConfig, card.notes["data"])
+    fresh = load_split(data, "test", UNSEEN, "cpu", size=SEQUENCES[card.name])
+    settings = EvaluationConfig(components=card.components, batch_size=100, baselines=False)
+    result = evaluate(accelerate(card.load()), fresh, settings)
+    assert result.last_step["ami_max"].mean == pytest.approx(card.notes["scores"]["ami_last"], abs=0.01)
+    assert result.mean_over_steps["ami_max"].mean == pytest.approx(card.notes["scores"]["ami_mean"], abs=0.01)
+
+
+def test_the_models_are_small_and_say_where_they_come_from():
+    cards = models()
+    assert {"flying-shapes", "static-shapes"} <= {card.name for card in cards}
+    assert sum(card.path.stat().st_size for card in cards) < 25e6
+    for card in cards:
+        assert card.notes["command"].startswith("nem train ")
+        assert card.notes["scores"]["sequences"] == 10_000

@@ -1,0 +1,63 @@
+"""Makes a shipped model of a run: half-precision weights that carry their data, score, command and environment.
+
+    python tools/ship_model.py RUN --name flying-shapes --about "one line"
+
+The scores are those of the run's own evaluation on the whole test set (``nem evaluate RUN`` first).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from neural_em import load, save
+from neural_em.experiments.runs import read_experiment
+from neural_em.storage.pretrained import FOLDER
+
+
+def main() -> None:
+    """Writes the file into the package."""
+    parser = argparse.ArgumentParser(description="Makes a shipped model of a run.")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--about", required=True)
+    options = parser.parse_args()
+    experiment, *_ = read_experiment(options.run)
+    evaluation = json.loads((options.run / "evaluations" / "test.json").read_text())
+    start = json.loads((options.run / "environment.json").read_text())["starts"][0]
+    summary = json.loads((options.run / "summary.json").read_text())
+    made = evaluation["settings"]["made"]
+    words = start["command"][1:]
+    if "--run" in words:  # where it was written does not matter
+        del words[words.index("--run") : words.index("--run") + 2]
+    notes = {
+        "about": options.about,
+        "command": " ".join(["nem", *words]),
+        "components": experiment.training.components,
+        "data": evaluation["settings"]["data"],
+        "scores": {
+            "ami_last": evaluation["last_step"]["ami_max"]["mean"],
+            "ami_mean": evaluation["mean_over_steps"]["ami_max"]["mean"],
+            "ari_last": evaluation["last_step"]["ari"]["mean"],
+            "sequences": evaluation["sequences"],
+        },
+        "epochs": summary["epochs"],
+        "best_epoch": summary["best_epoch"],
+        "stopped": summary["stopped"],
+        "trained": {key: start[key] for key in ("time", "commit", "device", "torch", "precision") if key in start}
+        | {"packages": start["packages"]},
+        "evaluated": made,
+    }
+    FOLDER.mkdir(exist_ok=True)
+    target = FOLDER / f"{options.name}.safetensors"
+    save(load(options.run / "best.safetensors"), target, dtype=torch.float16, notes=notes)
+    print(
+        f"{target}: {target.stat().st_size / 2**20:.1f} MiB; {notes['command']}; AMI {notes['scores']['ami_last']:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
