@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from neural_em.training import device as devices
 from neural_em.training.step import TrainingStep
 
 SIZES = {  # what is varied: on a GPU, on a CPU; the others stay at the values of BASE
-    "components": ((5, 10, 20, 40), (1, 2, 4)),
+    "components": ((5, 10, 20, 40, 80), (1, 2, 4)),
     "steps": ((20, 40, 80, 160), (2, 4, 8)),
-    "batch": ((64, 128, 256, 512), (4, 8, 16)),
+    "batch": ((64, 128, 256, 512, 1024, 2048), (4, 8, 16)),
 }
 BASE = {"cuda": {"components": 5, "steps": 20, "batch": 64}, "cpu": {"components": 2, "steps": 2, "batch": 4}}
 
@@ -55,6 +56,7 @@ def step_cost(device: torch.device, components: int, steps: int, batch: int) -> 
     indices = torch.arange(batch, device=device)
     if device.type != "cuda":
         return {"ms": 1e3 * timed(lambda: step(indices, indices), device, 3)}
+    gc.collect()  # the last step's graph and its memory
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -24,7 +24,7 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
     """Everything that may explain a difference between two runs."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
+        "command": command_line(),
         "neural_em": neural_em.__version__,
         "commit": commit() or os.environ.get("NEM_COMMIT"),  # for a copy without its history
         "python": platform.python_version(),
@@ -36,6 +36,12 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
         "processes": distributed.world_size(),
         "precision": precision,
     }
+
+
+def command_line() -> list[str]:
+    """The words of the command, the program by its name alone: where it lies on this machine tells nobody anything."""
+    program = Path(sys.argv[0])
+    return [program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]]
 
 
 @cache

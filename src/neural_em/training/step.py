@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from neural_em.errors import NeuralEMError
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
@@ -63,9 +64,15 @@ class TrainingStep:
         if self.device.type != "cuda":
             return self._update(self._gradients(self._frames(indices), keys, share))
         signature = (len(indices), share)
-        if signature not in self.steps:
-            self.steps[signature] = self._record(indices, keys, share)
-        return self.steps[signature](indices, keys)
+        try:
+            if signature not in self.steps:
+                self.steps[signature] = self._record(indices, keys, share)
+            return self.steps[signature](indices, keys)
+        except torch.OutOfMemoryError:
+            raise NeuralEMError(
+                f"training step: expected {len(indices)} samples with {self.config.components} components to fit into "
+                "the GPU's memory, got too little of it; try a smaller training.batch_size, or training.segment=5"
+            ) from None
 
     def _frames(self, indices: Tensor) -> Tensor:
         return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
@@ -122,6 +129,8 @@ class TrainingStep:
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 out = body()
             torch.cuda.synchronize(self.device)
+        except torch.OutOfMemoryError:
+            raise  # it would not fit without a graph either
         except RuntimeError as error:
             warnings.warn(f"no CUDA graph, training is slower: {str(error).splitlines()[0]}", stacklevel=2)
             torch.cuda.synchronize(self.device)
