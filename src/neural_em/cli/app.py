@@ -18,7 +18,7 @@ app = typer.Typer(
 _debug = False
 
 # each module has `register(app)`, which adds its subcommands
-COMMANDS = ("data", "train", "evaluate", "figure", "report", "reproduce", "segment", "models", "export")
+COMMANDS = ("data", "train", "evaluate", "figure", "report", "reproduce", "segment", "models", "export", "demo")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,95 @@
+"""From nothing to objects found: a trained model on sequences it has never seen, as numbers, an animation and a page.
+
+Where no trained model is shipped, a small one is trained first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from neural_em.data import DataConfig
+from neural_em.errors import refuse
+from neural_em.experiments import Experiment, train
+from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.experiments.runs import TrainedRun, find_runs
+from neural_em.model import ModelConfig, NoiseConfig
+from neural_em.report.animation import save_animation
+from neural_em.report.page import write_page
+from neural_em.report.runs import run_reports
+from neural_em.storage.folders import new_folder
+from neural_em.storage.pretrained import models
+from neural_em.training import TrainingConfig
+
+PAGE, ANIMATION, RUN = "index.html", "demo.gif", "run"
+SHIPPED = "flying-shapes"
+SEQUENCES = 200
+SHOWN = "typical"  # of best, typical and worst: the one in the animation
+MOST_MINUTES = 8.0
+
+SMALL = Experiment(
+    "small",
+    ModelConfig(height=10, width=28, convolutions=(), hidden=256, noise=NoiseConfig("bit-flips", 0.1)),
+    DataConfig("flying-shapes", objects=2, frames=11, height=10, width=28, train_size=4000, validation_size=200),
+    TrainingConfig(batch_size=32, learning_rate=0.003, epochs=25, tensorboard=False),
+)
+"""What is trained where no model is shipped: two shapes in a narrow strip, small enough for a laptop."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What came of it.
+
+    Attributes:
+        model: which model it was.
+        sequences: how many it grouped.
+        ami: mean AMI at the last step, normalised by the larger entropy.
+        page: the page to open.
+        animation: a GIF of a typical sequence.
+    """
+
+    model: str
+    sequences: int
+    ami: float
+    page: Path
+    animation: Path
+
+
+def demo(
+    out: str | os.PathLike[str] = "demo",
+    device: str = "auto",
+    say: Callable[[str], None] = print,
+    small: Experiment = SMALL,
+) -> Demo:
+    """Groups freshly made sequences and writes what came of it.
+
+    Args:
+        out: the folder; an earlier demo in it is replaced.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        say: called with a line about each thing that takes time.
+        small: what to train where no model is shipped.
+    """
+    with new_folder(out, mark=PAGE) as folder:
+        run = _trained(folder, device, say, small)
+        experiment = run.experiment
+        say(f"grouping {SEQUENCES} {experiment.data.kind} sequences that {run.name} has never seen")
+        (report,) = run_reports(Evaluator(device), [run], Evaluation(size=SEQUENCES))
+        score = report.curves["AMI (max)"].mean[-1]
+        if score != score:
+            refuse("demo", "pixels to score", "none")
+        lead = f"{SEQUENCES} sequences that the model has never seen: AMI {score:.3f} at the last step."
+        write_page(folder / PAGE, [report], title="nem demo", lead=lead)
+        (shown,) = (sequence for sequence in report.sequences if sequence.label == SHOWN)
+        save_animation(shown, folder / ANIMATION)
+    return Demo(run.name, SEQUENCES, float(score), Path(out) / PAGE, Path(out) / ANIMATION)
+
+
+def _trained(folder: Path, device: str, say: Callable[[str], None], small: Experiment) -> TrainedRun:
+    """The shipped model, or a small one, trained into the folder."""
+    if SHIPPED in [card.name for card in models()]:
+        return find_runs([SHIPPED]).runs[0]
+    say("no trained model is shipped with this version: training a small one, which takes some minutes")
+    train(small, folder / RUN, device=device, max_minutes=MOST_MINUTES)
+    return find_runs([folder / RUN]).runs[0]
