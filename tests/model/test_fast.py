@@ -104,3 +104,20 @@ def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
         results.append([*(part.detach() for part in out), *(parameter.grad for parameter in model.parameters())])
     for ours, theirs in zip(*reversed(results), strict=True):
         assert (ours - theirs).abs().max() <= 1e-10 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("twin", [lambda model: model, accelerate])
+def test_losses_that_nobody_watches_change_nothing(name, twin):
+    """Steps without weight in the loss need no losses: the rest is the same, to the last bit of the gradients."""
+    model = NeuralEM(dataclasses.replace(preset(name), loss_steps=(0.0, 1.0, 0.5)), seed=4).double()
+    C, H, W = model.config.channels, model.config.height, model.config.width
+    x = torch.rand(4, 2, C, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2)))
+    results = []
+    for watch in (True, False):
+        model.zero_grad()
+        out = twin(model).unroll(x, 3, x_noisy=x_noisy, gamma=gamma, watch=watch)
+        out.loss.backward()
+        results.append([out.loss, out.psi, out.gamma, out.total[1:], *(p.grad.clone() for p in model.parameters())])
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))

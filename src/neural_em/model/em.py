@@ -5,6 +5,7 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -93,7 +94,9 @@ class NeuralEM(nn.Module):
         theta = x.new_zeros(B, K, self.config.theta_size)
         return State(theta, x.new_zeros(B, K, C, H, W), gamma)
 
-    def step(self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True) -> tuple[State, Info]:
+    def step(
+        self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
+    ) -> tuple[State, Info]:
         """One EM step: an M-step on the noisy frame (B,C,H,W), an E-step and the losses on the clean next one.
 
         For a stream, call it with the previous frame (after ``add_noise``) and the present one, and carry the state.
@@ -103,6 +106,7 @@ class NeuralEM(nn.Module):
             x_noisy: the frame that the components read.
             x_next: the frame that they are to explain; the same one, without noise, for a single image.
             check: look at the frames' shapes and values; on a GPU it costs a wait.
+            losses: where they are not wanted, they need not be computed and may be given as 0.
         """
         theta, psi, gamma = state
         if check:
@@ -112,7 +116,7 @@ class NeuralEM(nn.Module):
                 check_values(name, array)
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.m_step(theta, delta)
-        psi, gamma, info = self.assign(eta, x_next)
+        psi, gamma, info = self.assign(eta, x_next, losses)
         return State(theta, psi, gamma), info
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
@@ -120,21 +124,23 @@ class NeuralEM(nn.Module):
         delta = gamma * (x.unsqueeze(1) - psi)
         return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
 
-    def assign(self, eta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Info]:
+    def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
         config, distribution = self.config, self.distribution
         psi = distribution.mean(eta)
         gamma = mixture.e_step(mixture.pixel_likelihood(distribution, x, psi, config.channel_rule))
         if not config.gamma_gradient:
             gamma = gamma.detach()
+        if not losses:
+            return psi, gamma, Info(*[x.new_zeros(len(x))] * 4)
         intra = mixture.intra_loss(distribution, x, psi, gamma)
         inter = mixture.inter_loss(distribution, psi, gamma)
         bound = mixture.upper_bound(distribution, x, psi.detach())
         return psi, gamma, Info(intra + config.inter_weight * inter, intra, inter, bound)
 
     def unroll(self, x: Tensor, components: int, steps: int | None = None, x_noisy: Tensor | None = None,
-               gamma: Tensor | None = None, generator: torch.Generator | None = None,
-               check: bool = True) -> Unrolled:  # fmt: skip
+               gamma: Tensor | None = None, generator: torch.Generator | None = None, check: bool = True,
+               watch: bool = True) -> Unrolled:  # fmt: skip
         """Runs EM over a sequence once, or over a single image for a number of steps.
 
         Args:
@@ -145,6 +151,7 @@ class NeuralEM(nn.Module):
             gamma: the first assignment (B,K,1,H,W), likewise.
             generator: what to draw them from.
             check: look at the values of x, x_noisy and gamma; costs a pass over them and, on a GPU, a wait.
+            watch: compute the losses of all steps; else those of steps without weight in the loss may be 0.
         """
         x = self.frames(x, steps, check)
         T, (B, C, H, W) = x.shape[0] - 1, x.shape[1:]
@@ -158,9 +165,11 @@ class NeuralEM(nn.Module):
         if check:
             check_values("x_noisy", x_noisy)
             check_values("gamma", state.gamma, slack=1e-5)  # a share may have been rounded up
-        return self.run(state, x, x_noisy, weights)
+        return self.run(state, x, x_noisy, weights, [True] * T if watch else self.weighted_steps(T))
 
-    def run(self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor) -> Unrolled:
+    def run(
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+    ) -> Unrolled:
         """The loop itself, from any state, unchecked: M-step, E-step and losses for each of T steps.
 
         Args:
@@ -168,10 +177,12 @@ class NeuralEM(nn.Module):
             x: T+1 clean frames; the first is not looked at.
             x_noisy: T noisy frames.
             weights: of each step's loss (T,).
+            watched: whose losses are wanted; all where it is not given.
         """
         states, infos = [], []
         for t in range(len(x_noisy)):
-            state, info = self.step(state, x_noisy[t], x[t + 1], check=False)
+            losses = watched is None or watched[t]
+            state, info = self.step(state, x_noisy[t], x[t + 1], check=False, losses=losses)
             states.append(state)
             infos.append(info)
         theta, psi, gammas = (torch.stack(parts) for parts in zip(*states, strict=True))
@@ -224,6 +235,13 @@ class NeuralEM(nn.Module):
         if not isinstance(x, Tensor) or x.dim() != count + 3 or tuple(x.shape[count:]) != size or 0 in x.shape:
             refuse("x", f"a tensor of shape ({leading}, {', '.join(map(str, size))})", describe(x))
         check_array("x", x, tuple(x.shape), like=next(self.parameters()))
+
+    def weighted_steps(self, steps: int) -> list[bool]:
+        """Which of the steps count in the loss."""
+        chosen = self.config.loss_steps
+        if isinstance(chosen, str):
+            return [chosen == "every" or t == steps - 1 for t in range(steps)]
+        return [weight != 0 for weight in chosen]
 
     def step_weights(self, steps: int, like: Tensor) -> Tensor:
         """The weight of each step's loss (T,), of the type and on the device of ``like``."""

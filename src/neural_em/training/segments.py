@@ -30,10 +30,11 @@ def segmented_gradients(
         The loss, detached.
     """
     weights = network.step_weights(len(x_noisy), x) * share
+    watched = network.weighted_steps(len(x_noisy))
     spans = [slice(i, min(i + length, len(x_noisy))) for i in range(0, len(x_noisy), length)]
 
     def run(state: State, span: slice) -> tuple[State, Tensor]:
-        out = network.run(state, x[span.start : span.stop + 1], x_noisy[span], weights[span])
+        out = network.run(state, x[span.start : span.stop + 1], x_noisy[span], weights[span], watched[span])
         return State(out.theta[-1], out.psi[-1], out.gamma[-1]), out.loss
 
     if truncate:

@@ -88,7 +88,7 @@ class TrainingStep:
             return segmented_gradients(
                 self.network, x, x_noisy, start, share, self.config.segment, self.config.truncate
             )
-        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False).loss * share
+        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False, watch=False).loss * share
         loss.backward()
         return loss.detach()
 

@@ -6,12 +6,14 @@ import copy
 import functools
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
+from neural_em.model.fast import closed_form
 from neural_em.model.fast.gathering import Rows
 from neural_em.model.fast.layers import (
     FastActivation,
@@ -62,10 +64,12 @@ class FastNeuralEM(NeuralEM):
         self.prepare()
         return super().start(*arguments, **options)
 
-    def run(self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor) -> Unrolled:
+    def run(
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+    ) -> Unrolled:
         """The loop, everything ready for its length."""
         self.prepare(len(x_noisy))
-        return super().run(state, x, x_noisy, weights)
+        return super().run(state, x, x_noisy, weights, watched)
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """Delta, in one kernel, or two if it is normalised."""
@@ -78,17 +82,22 @@ class FastNeuralEM(NeuralEM):
             delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
         return delta
 
-    def assign(self, eta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Info]:
-        """E-step and losses, in one kernel."""
-        if not self.kernels or not self.kernels.fits(eta):
-            return super().assign(eta, x)
+    def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
+        """E-step and losses: one kernel each way, or their gradient written out."""
+        if x.shape[1] > 1:
+            return super().assign(eta, x, losses)
         config = self.config
         p = config.prior
         gaussian = config.distribution == "gaussian"
         entropy = 0.0 if gaussian else sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
         numbers = {"PRIOR": p, "CONSTANT": entropy, "WIDTH": config.e_step_deviation, "WEIGHT": config.inter_weight,
                    "GAUSSIAN": gaussian}  # fmt: skip
-        psi, gamma, total, watched = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient)
+        if self.kernels and self.kernels.fits(eta):
+            parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient)
+        else:
+            settings = (self.distribution, numbers, config.gamma_gradient, losses)
+            parts = closed_form.Assignment.apply(eta, x, *settings)
+        psi, gamma, total, watched = parts
         return psi, gamma, Info(total, *watched)
 
 
