@@ -94,6 +94,8 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
 
 def _scores(runs: Sequence[RunReport]) -> str:
     tables = [flat(run.evaluation, lists=False) for run in runs]
+    unknown = {key for key in tables[0] if all(table.get(key) is None for table in tables)} if tables else set()
+    tables = [{key: value for key, value in table.items() if key not in unknown} for table in tables]
     return _table(runs, tables, words, _rounded) if any(tables) else ""
 
 
@@ -171,8 +173,8 @@ def _config(runs: Sequence[RunReport]) -> str:
 
 
 SECTIONS: dict[str, Callable[[Sequence[RunReport]], str]] = {
-    "Scores": _scores,
     "Sequences": _sequences,
+    "Scores": _scores,
     "Scores per step": _curves,
     "Learning curves": _learning,
     "Settings": _config,
