@@ -68,7 +68,7 @@ def report(squares, name="run", components=3, **changes):
 def test_the_page_has_every_section_and_a_player_for_every_sequence(squares):
     page = Outline(render_page([report(squares, "a"), report(squares, "b", components=5)]))
     headings = [text for tag, text in page.texts if tag == "h2"]
-    assert headings == ["Scores", "Sequences", "Scores per step", "Learning curves", "Settings"]
+    assert headings == ["Sequences", "Scores", "Scores per step", "Learning curves", "Settings"]
     assert len(page.all("article", "player")) == 4
     assert len(page.all("canvas")) == 2 * (3 + 3) + 2 * (3 + 5)  # input, assignment, truth, components
     assert len(page.all("figure", "chart")) == 3
