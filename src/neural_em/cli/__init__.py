@@ -6,6 +6,6 @@ import os
 # cores too, spinning made small products many times slower (docs/performance.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from neural_em.cli.app import main  # noqa: E402
+from neural_em.cli.app import main
 
 __all__ = ["main"]
