@@ -137,8 +137,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     while not (tmp_path / "run" / "metrics.csv").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)  # it must not end while the other one starts
     second = _run(options)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     out, _ = process.communicate(timeout=60)
     assert second[0] == 2
     assert "expected a run folder that no other process uses" in second[2]
