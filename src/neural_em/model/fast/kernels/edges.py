@@ -93,19 +93,20 @@ def _unfold(
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
     """Fills y (N,C,h,w), channels last in memory, from images x (N,1,2h,2w) and weight (K*K,C)."""
     N, C, h, w = y.shape
-    PB, CB = 64, triton.next_power_of_2(C)
+    PB, CB = 32, triton.next_power_of_2(C)
     _to_features[(N, triton.cdiv(h * w, PB))](
-        x, weight, y, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], PB=PB, CB=CB
+        x, weight, y, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], PB=PB, CB=CB, num_warps=2
     )
 
 
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
     """Fills images x (N,1,2h,2w) from y (N,C,h,w), channels last in memory: the transpose of `to_features`."""
     N, C, h, w = y.shape
-    PB, CB = 64, triton.next_power_of_2(C)
+    PB, CB = 32, triton.next_power_of_2(C)
     _to_image[(N, triton.cdiv(h * w, PB))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], BIAS=bias is not None, PB=PB, CB=CB
-    )
+        y, weight, bias, x, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], BIAS=bias is not None, PB=PB, CB=CB,
+        num_warps=2,
+    )  # fmt: skip
 
 
 def patches(x: Tensor, patch: Patch) -> Tensor:
