@@ -1,15 +1,20 @@
 """Sphinx settings; built with warnings as errors by ``make lint``."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import neural_em
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `mathtext`
 
 project = "nem"
 author = "The nem developers"
 copyright = author
 version = release = neural_em.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathtext"]
+html_math_renderer = "mathtext"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

@@ -159,6 +159,11 @@ def test_a_perfect_grouping_scores_one_even_where_the_frame_was_cut(tmp_path: Pa
     assert only.scores == {"ami_max": 1, "ami_arithmetic": 1, "ari": 1, "iou": 1}
 
 
+def test_groups_beside_the_frames_need_not_be_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", frames=np.stack([BARS] * 2), groups=np.stack([GROUPS] * 2))
+    assert [frame.scores["ari"] for frame in segment(tmp_path / "both.npz", known_model(), ONE)] == [1, 1]  # type: ignore[index]
+
+
 class Endless(Source):
     """More frames than could ever be held, which remembers how far it was read."""
 

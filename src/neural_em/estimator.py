@@ -59,15 +59,15 @@ class _Inferred(NamedTuple):
 class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Groups the pixels of images or sequences into components, one for each object.
 
-    The samples are sequences of frames (N,T,C,H,W) with values in [0, 1]; images have T = 1. EM runs ``steps`` steps on
-    a sample's first frame and one step on each that follows. What is drawn for a sample, its noise and its starts,
+    The samples are sequences of frames (N,T,C,H,W) with values in [0, 1]; images have T = 1. EM makes several steps on
+    an image, and one on each frame of a sequence. What is drawn for a sample, its noise and its starts,
     follows from its pixels and ``random_state``, so its result does not depend on the other samples.
 
     Args:
         n_components: K.
         preset: the network: ``flying-shapes``, ``flying-mnist``, ``static-shapes``, ``static-shapes-nem``, or a
             `ModelConfig`. It is built for the size of the frames that `fit` sees.
-        steps: EM steps on the first frame, and for images in training; ``None``: the preset's number.
+        steps: EM steps on an image, or on a sequence's first frame; ``None``: the preset's number, or one.
         n_init: random starts of each sample when predicting; the one with the lowest loss is kept.
         max_epochs: of training, at most.
         patience: stop after so many epochs without a better loss on the held-out samples.
@@ -264,7 +264,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         return best
 
     def _run(self, model: NeuralEM, x: Tensor, keys: Tensor) -> _Inferred:
-        settle = self.steps or model.config.steps
+        settle = self.steps or (model.config.steps if len(x) == 1 else 1)
         frames = torch.cat([x[:1].expand(settle, -1, -1, -1, -1), x])
         x_noisy, gamma = model.draw(frames, self.n_components, keys)
         state = model.start(frames[0], self.n_components, gamma)

@@ -121,14 +121,15 @@ def segment(
         source: the clip, or its path.
         model: on its device already.
         config: how.
-        masks: true groups for scores: label images of the frames' names, or an array; 0 is not scored.
+        masks: true groups for scores: label images of the frames' names, or an array; 0 is not scored. Groups in a
+            ``.npz`` archive beside the frames need not be named.
 
     Yields:
         Each frame with its labels at the frame's own size.
     """
     clip = source if isinstance(source, Source) else open_source(source)
     fitting = config.fitting(model.config)
-    truth = None if masks is None else open_masks(Path(clip.name), existing(masks), [clip])
+    truth = open_masks(Path(clip.name), None if masks is None else existing(masks), [clip])
     return _segmented(clip, model, config, fitting, truth)
 
 

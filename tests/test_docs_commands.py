@@ -1,0 +1,66 @@
+"""The page of commands and presets has all of them, as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from neural_em.cli.app import app
+from neural_em.experiments import PRESETS
+from neural_em.model import PRESETS as NETWORKS
+
+PAGE = (Path(__file__).parent.parent / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def section(title: str) -> str:
+    (text,) = re.findall(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command(name: str) -> None:
+    options = {option for param in COMMANDS[name].params for option in param.opts if option.startswith("--")}
+    rows = re.findall(r"^\| (`--.*?) \|", section(f"nem {name}"), re.MULTILINE)
+    named = {option for row in rows for option in re.findall(r"`(--[a-z0-9-]+)`", row)}
+    assert named == options - {"--help"}
+
+
+def test_no_command_that_is_not_there() -> None:
+    assert set(re.findall(r"^## nem (.*)$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_preset_and_its_numbers() -> None:
+    text = section("Presets")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == set(PRESETS)
+    header, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.split("what differs between them:")[1].splitlines()
+        if line.startswith("|") and "---" not in line
+    )
+    table = {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+    assert set(header[1:]) == set(NETWORKS)
+    for name, network in NETWORKS.items():
+        shown = {row: cells[name] for row, cells in table.items()}
+        convolutions = ", ".join(map(str, network.convolutions)) or "none"
+        kind = network.noise.kind.replace("-", " ")
+        steps = "every step" if network.loss_steps == "every" else f"last of {network.steps} steps"
+        training = PRESETS[name].training
+        assert shown == {
+            "M-step": network.m_step,
+            "frames": f"{network.height} x {network.width}",
+            "theta": str(network.theta_size),
+            "convolutions": convolutions,
+            "fully connected": str(network.hidden or "none"),
+            "pixels": network.distribution.capitalize(),
+            "noise": f"{kind}, {network.noise.probability:g}",
+            "loss": steps,
+            "gradient through gamma": "yes" if network.gamma_gradient else "no",
+            "inter-cluster weight": f"{network.inter_weight:g}",
+            "components in training": str(training.components),
+            "learning rate": f"{training.learning_rate:g}",
+        }
