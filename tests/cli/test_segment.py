@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +128,23 @@ def test_a_model_that_tells_no_number_of_components(refused, tmp_path: Path) -> 
     neural_em.save(known_model(), tmp_path / "silent")
     np.save(tmp_path / "clip.npy", BARS)
     assert "components: expected a number" in refused("segment", "clip.npy", "--model", "silent", "--out", "out")
+
+
+FULL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+from neural_em.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, weights: str) -> None:
+    clip = inputs(tmp_path)["clip.npy"]
+    before = sorted(path.name for path in tmp_path.iterdir())
+    arguments = ["segment", str(clip), "--model", weights, "--out", "out", "--movie", "gif", "--device", "cpu"]
+    done = subprocess.run([sys.executable, "-c", FULL, *arguments], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "nem: out: cannot be written: File too large\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError
 from neural_em.model import PRESETS, NoiseConfig
 from neural_em.storage.export import OUTPUTS, STEP_INPUTS, export
@@ -128,6 +130,9 @@ def test_torch_programs(tmp_path: Path, name: str) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["export.json", "step.pt2", "unroll.pt2"]
+    for what in ("step", "unroll"):
+        with zipfile.ZipFile(files[what]) as archive:
+            assert not any(neural_em.__path__[0].encode() in archive.read(entry) for entry in archive.namelist())
     step, unroll = (torch.export.load(str(files[what])).module() for what in ("step", "unroll"))
     for samples, components in ((2, 3), (1, 4), (5, 2)):
         x, x_noisy, gamma = unroll_inputs(model, samples, components, STEPS)
@@ -146,6 +151,12 @@ def test_the_papers_networks(tmp_path: Path, name: str) -> None:
     x, x_noisy, gamma = unroll_inputs(model, 2, 3, 5)
     found = session.run(None, {"x": x.numpy(), "x_noisy": x_noisy.numpy(), "gamma": gamma.numpy()})
     assert_equal(found, expected(model, x, x_noisy, gamma), in_double(model, x, x_noisy, gamma))
+
+
+def test_the_files_say_nothing_of_where_they_were_made(exported: tuple[NeuralEM, Path]) -> None:
+    here = str(Path(neural_em.__path__[0])).encode()
+    for name in ("step.onnx", "unroll.onnx", "export.json"):
+        assert here not in (exported[1] / name).read_bytes(), name
 
 
 def test_the_description_tells_names_and_sizes(exported: tuple[NeuralEM, Path]) -> None:

@@ -163,7 +163,10 @@ def _program(
             table = {torch.ops.aten.convolution_backward.default: _convolution_backward}
             trace = make_fx(module, table, tracing_mode="symbolic", _allow_non_fake_inputs=True)
             module = trace(*arguments)
-        return torch.export.export(module, arguments, dynamic_shapes=dynamic)
+        program = torch.export.export(module, arguments, dynamic_shapes=dynamic)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # where on whose disk each line of code was
+    return program
 
 
 def _convolution_backward(

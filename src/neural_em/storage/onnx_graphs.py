@@ -28,6 +28,8 @@ def named(program: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> An
         for dim in _sizes(value):
             if dim.dim_param in words:
                 dim.dim_param = words[dim.dim_param]
+    for part in (step, step.graph, *step.graph.node, *step.graph.value_info, *step.graph.input, *step.graph.output):
+        del part.metadata_props[:]  # where on whose disk each line of code was
     return step
 
 
