@@ -223,6 +223,17 @@ def test_without_scikit_learn_the_package_works_and_the_estimator_says_what_to_i
     assert done.stdout == "NeuralEMClustering: expected scikit-learn (pip install 'neural-em[estimator]'), got none\n"
 
 
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    x, groups = samples()
+    estimator = NeuralEMClustering(**{**SETTINGS, "device": "cuda", "n_init": 2}).fit(x)
+    assert next(estimator.model_.parameters()).is_cuda
+    assert np.allclose(estimator.predict_proba(x).sum(axis=2), 1, atol=1e-5)
+    assert np.isfinite(estimator.score(x, groups))
+    known = NeuralEMClustering.from_model(known_model(), n_components=2, device="cuda")
+    assert known.score(np.broadcast_to(BARS, (2, 2, 1, 6, 6)), np.broadcast_to(GROUPS, (2, 2, 6, 6))) == 1
+
+
 class Flat(NeuralEMClustering):
     """The estimator on scikit-learn's own test data: a row of numbers becomes an image one pixel high.
 

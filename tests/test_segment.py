@@ -228,3 +228,21 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
 
 def test_an_opened_source_will_do(tmp_path: Path) -> None:
     assert len(list(segment(open_source(array(tmp_path, np.stack([BARS] * 3))), known_model(), ONE))) == 3
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same() -> None:
+    frames = flying_shapes(1, objects=2, frames=6, height=8, width=14)[0][:, 0].numpy()
+    model = NeuralEM(ModelConfig(height=8, width=14, theta_size=5, convolutions=(3,), hidden=7), seed=1)
+    there = NeuralEM(model.config, seed=1).cuda()
+    streams = [Stream(each, SegmentConfig(3, steps=4, starts=3)) for each in (model, there)]
+    for frame in frames:
+        here, found = (stream.look(frame) for stream in streams)
+        torch.testing.assert_close(found.gamma.cpu(), here.gamma, atol=1e-2, rtol=1e-2)  # convolutions in TF32
+        assert found.loss == pytest.approx(here.loss, rel=1e-2)
+
+
+@pytest.mark.gpu
+def test_a_clip_on_a_gpu(tmp_path: Path) -> None:
+    maps = [frame.labels for frame in segment(array(tmp_path, np.stack([BARS] * 5)), known_model().cuda(), ONE)]
+    assert all(np.array_equal(labels > 0, BARS > 0) for labels in maps)
