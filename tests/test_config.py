@@ -203,7 +203,7 @@ def refused(call: Any, *arguments: Any) -> str:
 def test_files_that_are_no_config_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
-    refused(config.read, Experiment, path)
+    assert refused(config.read, Experiment, path).startswith(f"{path}: ")
 
 
 def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:

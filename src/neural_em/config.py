@@ -91,7 +91,10 @@ def read(cls: type[C], path: str | os.PathLike[str]) -> C:
     except _YAML_ERRORS as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise NeuralEMError(f"{path}: not a config in YAML: {reason[0]}") from None
-    return from_dict(cls, values, "")
+    try:
+        return from_dict(cls, values, "")
+    except NeuralEMError as error:
+        raise NeuralEMError(f"{path}: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -104,6 +104,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "fit": (["clip.npy", "--fit", "squeeze"], "fit: expected one of none, resize, crop, crop-resize"),
     "movie": (["clip.npy", "--movie", "avi"], "movie: expected one of mp4, gif, auto"),
     "frames a second": (["clip.npy", "--fps", "0.01"], "fps: expected a number from 0.1 to 1000, got 0.01"),
+    "no frames a second": (["clip.npy", "--fps", "0"], "fps: expected a number from 0.1 to 1000, got 0.0"),
     "device": (["clip.npy", "--device", "tpu"], "device: expected auto, cpu, cuda"),
     "masks": (["clip.npy", "--masks", "nowhere"], "nowhere"),
     "too few masks": (["clip.npy", "--masks", "one.npy"], "one.npy: expected labels for each frame"),

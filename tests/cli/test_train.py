@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,6 +197,11 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert "training.learning_rate=0.01" in message
     message = _refused(capsys, monkeypatch, *TINY, "--run", str(run), "--seeds", "2")
     assert "got a single run" in message
+    best = (run / "best.safetensors").read_bytes()
+    shutil.rmtree(run / "checkpoints")  # what is left must not be written over by a run from the start
+    message = _refused(capsys, monkeypatch, "train", "--resume", "--run", str(run))
+    assert "expected a checkpoint, since the run has its best.safetensors, got none" in message
+    assert (run / "best.safetensors").read_bytes() == best
 
 
 @pytest.mark.parametrize(
@@ -213,6 +219,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--train-size", "0"], "train_size: expected"),
         (["flying-shapes", "--precision", "float8"], "training.precision: expected one of"),
         (["flying-shapes", "--device", "abacus"], "device: expected auto, cpu, cuda or cuda:N, got 'abacus'"),
+        (["flying-shapes", "--seed", str(2**63)], f"training.seed: expected an integer from 0 to {2**63 - 1}, got"),
         (["flying-shapes", "--seeds", "0"], "seeds: expected an integer from 1 to 1000, got 0"),
         (["flying-shapes", "--max-minutes", "0"], "max-minutes: expected a number above 0, got 0"),
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),

@@ -51,6 +51,7 @@ def test_a_config_survives_yaml() -> None:
         ({"validation_size": None}, ["validation_size", "None"]),
         ({"threshold": -0.1}, ["threshold", "-0.1"]),
         ({"velocities": (0.5,)}, ["velocities", "0.5"]),
+        ({"velocities": (10**6,)}, ["velocities", "from -4096 to 4096"]),
         ({"overlap": "add"}, ["overlap", "maximum, sum"]),
         ({"path": "x.h5"}, ["path", "'file'"]),
         ({"kind": "file"}, ["path"]),

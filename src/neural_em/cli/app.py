@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Annotated
@@ -52,3 +53,18 @@ def main() -> None:
         raise SystemExit(2) from None
     except BrokenPipeError:
         raise SystemExit(1) from None
+    except (OSError, MemoryError, RuntimeError) as error:
+        reason = _machine(error)
+        if _debug or reason is None:
+            raise
+        sys.stderr.write(f"nem: {reason}\n")
+        raise SystemExit(2) from None
+
+
+def _machine(error: Exception) -> str | None:
+    """What the machine ran out of, in one line; None for an error of another kind, which is a mistake in here."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        return f"standard output: cannot be written: {error.strerror}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # PyTorch's has no class of its own
+        return "memory: expected enough for a run of this size, got too little; ask for less at a time"
+    return None

@@ -56,7 +56,7 @@ def segment(
     frames = frames_of(clip, card.load(choose(device)), config, masks)
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config)}
     with _progress(source.name, clip.length) as advance:
-        written = write_segmentation(out, frames, about, fps or clip.fps, movie, advance)
+        written = write_segmentation(out, frames, about, (clip.fps or None) if fps is None else fps, movie, advance)
     _tell(written)
 
 

@@ -103,7 +103,7 @@ class DataConfig:
         if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
             refuse("threshold", "a number from 0 up to, not including, 1", repr(self.threshold))
         if not self.velocities or not all(isinstance(v, int) and abs(v) <= MAX_SIDE for v in self.velocities):
-            refuse("velocities", "a list of integers", repr(self.velocities))
+            refuse("velocities", f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}", repr(self.velocities))
 
     def _check_choices(self) -> None:
         for name, choices in (("overlap", Overlap), ("channels", Channels), ("fit", Fit)):

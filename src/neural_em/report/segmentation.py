@@ -66,7 +66,7 @@ def write_segmentation(
     """
     kind = resolve(movie)
     with new_folder(out, mark=SUMMARY) as folder:
-        writer = _Writer(folder, fps or FPS, kind)
+        writer = _Writer(folder, FPS if fps is None else fps, kind)
         try:
             for number, segmented in enumerate(frames, start=1):
                 writer.add(segmented)

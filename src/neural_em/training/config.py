@@ -8,6 +8,7 @@ from typing import Literal
 
 from neural_em.errors import refuse, unknown
 
+MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 PRECISIONS = ("auto", "float32", "tf32", "float64")
 
 
@@ -60,6 +61,8 @@ class TrainingConfig:
         for name in ("seed", "score_size"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 refuse(f"training.{name}", "an integer >= 0", repr(getattr(self, name)))
+        if self.seed > MAX_SEED:
+            refuse("training.seed", f"an integer from 0 to {MAX_SEED}", self.seed)
         for name in ("steps", "segment"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

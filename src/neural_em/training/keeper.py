@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_em.errors import NeuralEMError
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage import save
 from neural_em.storage import weights as stored
@@ -69,6 +69,9 @@ class Keeper:
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
         found = checkpoint.newest(self.folder.checkpoints)
+        if found is None and (self.folder.path / BEST).exists():  # a checkpoint is written before it: it was lost
+            have = f"a checkpoint, since the run has its {BEST}"
+            refuse(f"{self.folder.checkpoints}", have, "none; choose another --run")
         if found is None:
             return None
         self._newest = found[0]
