@@ -151,7 +151,8 @@ class NeuralEM(nn.Module):
             gamma: the first assignment (B,K,1,H,W), likewise.
             generator: what to draw them from.
             check: look at the values of x, x_noisy and gamma; costs a pass over them and, on a GPU, a wait.
-            watch: compute the losses of all steps; else those of steps without weight in the loss may be 0.
+            watch: give the states and losses of all steps; else the last state alone, and 0 may stand for the losses
+                of steps without weight.
         """
         x = self.frames(x, steps, check)
         T, (B, C, H, W) = x.shape[0] - 1, x.shape[1:]
@@ -165,7 +166,7 @@ class NeuralEM(nn.Module):
         if check:
             check_values("x_noisy", x_noisy)
             check_values("gamma", state.gamma, slack=1e-5)  # a share may have been rounded up
-        return self.run(state, x, x_noisy, weights, [True] * T if watch else self.weighted_steps(T))
+        return self.run(state, x, x_noisy, weights, None if watch else self.weighted_steps(T))
 
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
@@ -177,13 +178,14 @@ class NeuralEM(nn.Module):
             x: T+1 clean frames; the first is not looked at.
             x_noisy: T noisy frames.
             weights: of each step's loss (T,).
-            watched: whose losses are wanted; all where it is not given.
+            watched: whose losses are wanted, and then of the states the last one alone; all where it is not given.
         """
-        states, infos = [], []
+        states: list[State] = []
+        infos: list[Info] = []
         for t in range(len(x_noisy)):
             losses = watched is None or watched[t]
             state, info = self.step(state, x_noisy[t], x[t + 1], check=False, losses=losses)
-            states.append(state)
+            states = [*states, state] if watched is None else [state]
             infos.append(info)
         theta, psi, gammas = (torch.stack(parts) for parts in zip(*states, strict=True))
         total, intra, inter, bound = (torch.stack(parts).mean(dim=1) for parts in zip(*infos, strict=True))

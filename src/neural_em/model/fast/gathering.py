@@ -1,7 +1,8 @@
-"""Weight gradients over all time steps at once.
+"""Weight gradients over all time steps.
 
-Each use of a layer leaves its input and its output's gradient on the layer's tape; when all uses have gone back, one
-large product makes the weight's gradient, instead of one small product a step.
+Each use of a layer leaves its input and its output's gradient on the layer's tape. On a GPU one large product over all
+steps makes the weight's gradient when all uses have gone back, instead of one small product a step; a CPU, which small
+products fill, makes each step's at once, while what it reads is still in the cache, and adds it up.
 """
 
 from __future__ import annotations
@@ -58,18 +59,32 @@ def join(tensors: list[Tensor]) -> Tensor:
 
 
 class Tape:
-    """What all uses of one layer leave behind, until its parameters' gradients are wanted."""
+    """What all uses of one layer leave behind, until its parameters' gradients are wanted.
+
+    Args:
+        gradients: of the layer's parameters, from what one use left, or from what all did.
+    """
 
     def __init__(self, gradients: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.gradients = gradients  # of the layer's parameters, from what was left
+        self.gradients = gradients
         self.left: list[tuple[Tensor, ...]] = []
+        self.total: tuple[Tensor, ...] = ()
 
     def add(self, *tensors: Tensor) -> None:
-        """Keeps what one use leaves; the last step comes first."""
-        self.left.append(tensors)
+        """Keeps what one use leaves, or what it adds to the gradients; the last step comes first."""
+        if tensors[0].is_cuda:
+            self.left.append(tensors)
+        elif not self.total:
+            self.total = self.gradients(*tensors)
+        else:
+            for total, part in zip(self.total, self.gradients(*tensors), strict=True):
+                total.add_(part)
 
     def collect(self) -> tuple[Tensor, ...]:
         """The parameters' gradients."""
+        if not self.left:
+            total, self.total = self.total, ()
+            return total
         joined = [join(list(tensors)) for tensors in zip(*reversed(self.left), strict=True)]
         self.left.clear()
         return self.gradients(*joined)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.gathering import Rows, Share, Tape
-from neural_em.model.networks import Activation, activate
+from neural_em.model.networks import EPSILON, Activation, activate
+
+IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_}  # their gradients need the result only
 
 
 class Use(torch.autograd.Function):
@@ -149,6 +151,38 @@ class FastConvolution(FastImage):
         return (weight,) if self.bias is None else (weight, self.bias)
 
 
+class FastPatches(Linear):
+    """4x4, stride 2, of one-channel images on a CPU: a product with their patches, channels last in memory."""
+
+    def ready(self) -> tuple[Tensor, ...]:
+        """The weight (out, 16) and the bias."""
+        weight = self.weight.flatten(1)
+        return (weight,) if self.bias is None else (weight, self.bias)
+
+    @staticmethod
+    def patches(x: Tensor) -> Tensor:
+        """The 4x4 patches of (N,1,H,W) as rows (N*H/2*W/2, 16)."""
+        return F.pad(x[:, 0], (1, 1, 1, 1)).unfold(1, 4, 2).unfold(2, 4, 2).reshape(-1, 16)
+
+    @classmethod
+    def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Of (N,1,H,W), to (N,out,H/2,W/2)."""
+        N, _, H, W = x.shape
+        return F.linear(cls.patches(x), weight, bias).view(N, H // 2, W // 2, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """Every patch's gradient, added up where patches overlap."""
+        rows = gradient.permute(0, 2, 3, 1).flatten(1, 2) @ weight
+        return F.fold(rows.transpose(1, 2), (x.shape[2], x.shape[3]), 4, stride=2, padding=1)
+
+    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Of the patches' product."""
+        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
+        weight = rows.T @ self.patches(x)
+        return (weight,) if self.bias is None else (weight, rows.sum(0))
+
+
 class FastUpConvolution(FastImage):
     """All four phases of the doubled image as the channels (2,2,out) of one 3x3 convolution of the small one.
 
@@ -205,10 +239,16 @@ class FastActivation(nn.Module):
         return self.kernels.Activation.apply(self.tape, self.rows, self.kind, self.phases, x, scale, offset, bias)
 
     def plain(self, x: Tensor) -> Tensor:
-        """The same, step by step."""
+        """The same with PyTorch's own layer norm, whose scales are one for each number of a sample."""
         x = interleave(x) if self.phases else x
         x = x if self.bias is None else x + self.bias.reshape(-1, 1, 1)
-        return activate(x, self.scale, self.offset, self.kind)
+        if self.scale is None or self.offset is None:
+            return activate(x, None, None, self.kind)
+        rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+        pixels = rows[0].numel() // rows.shape[-1]
+        affine = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (self.scale, self.offset))
+        rows = IN_PLACE[self.kind](F.layer_norm(rows, rows.shape[1:], *affine, EPSILON))
+        return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 
 
 class FastOutput(nn.Module):

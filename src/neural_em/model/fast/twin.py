@@ -22,6 +22,7 @@ from neural_em.model.fast.layers import (
     FastFirst,
     FastLast,
     FastOutput,
+    FastPatches,
     FastUpConvolution,
     Linear,
 )
@@ -129,6 +130,8 @@ def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
         elif kernels and isinstance(layer, Convolution) and absorbed and layer.weight.shape[1] == 1:
             bias = layer.bias
             fast.append(FastFirst(layer, kernels))
+        elif kernels is None and isinstance(layer, Convolution) and layer.weight.shape[1] == 1:
+            fast.append(FastPatches(layer))
         elif isinstance(layer, Convolution | UpConvolution):
             bias, phases = layer.bias if absorbed else None, isinstance(layer, UpConvolution)
             twin = (FastUpConvolution if phases else FastConvolution)(layer, bias=not absorbed)
