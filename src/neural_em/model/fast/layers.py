@@ -246,8 +246,8 @@ class FastActivation(nn.Module):
             return activate(x, None, None, self.kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
         pixels = rows[0].numel() // rows.shape[-1]
-        affine = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (self.scale, self.offset))
-        rows = IN_PLACE[self.kind](F.layer_norm(rows, rows.shape[1:], *affine, EPSILON))
+        scale, offset = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (self.scale, self.offset))
+        rows = IN_PLACE[self.kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
         return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 
 
