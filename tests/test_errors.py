@@ -37,3 +37,19 @@ def test_unknown_takes_any_name_and_stays_on_one_line(name: object) -> None:
         unknown("preset", name, ["a", "b"])
     assert "\n" not in str(caught.value)
     assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\nnem: all is well", "a\\nnem: all is well"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),  # turns the direction of writing around
+        ("\udcff.png", "\\udcff.png"),  # a byte that is no text: it could not be printed at all
+        ("ordinary – Größe 3 µm", "ordinary – Größe 3 µm"),
+    ],
+)
+def test_names_of_files_cannot_command_the_terminal(name: str, shown: str) -> None:
+    with pytest.raises(NeuralEMError) as caught:
+        refuse(name, "an image", "something else")
+    assert str(caught.value) == f"{shown}: expected an image, got something else"

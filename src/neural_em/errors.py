@@ -16,6 +16,10 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 class NeuralEMError(Exception):
     """Something the user can put right. The message names the thing, what was expected and what came."""
 
+    def __str__(self) -> str:
+        """The message in one line, whatever the names of files in it are."""
+        return printable(super().__str__())
+
 
 def refuse(thing: str, expected: str, got: object) -> NoReturn:
     """Raises the project's error in its one form: ``thing: expected ..., got ...``."""
@@ -28,6 +32,13 @@ def unknown(thing: str, name: object, choices: Iterable[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, choices, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise NeuralEMError(f"{thing}: expected one of {', '.join(choices)}, got {show(name)}{hint}")
+
+
+def printable(text: str) -> str:
+    """The text without what would break its line or command a terminal: such characters as Python writes them."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def show(value: object) -> str:

@@ -12,17 +12,32 @@ from neural_em.errors import NeuralEMError, refuse
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error."""
+def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterator[Path]:
+    """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error.
+
+    Args:
+        path: the target.
+        make_folder: make the folder it is in, where there is none, instead of refusing.
+    """
+    if make_folder:
+        _make_folder(Path(path))
     target = writable(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial{target.suffix}")
     try:
+        partial.unlink(missing_ok=True)  # left by a killed process of the same number, or a link to somewhere else
         yield partial
         os.replace(partial, target)
     except OSError as error:
         raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _make_folder(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
 def writable(path: str | os.PathLike[str]) -> Path:

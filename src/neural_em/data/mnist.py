@@ -26,6 +26,7 @@ _SHA256 = {
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 _MAGIC = 0x00000803  # unsigned bytes, three dimensions
 _SIDE = 28
+_MAX_BYTES = 1 << 30  # of pixels: twenty times MNIST
 _MAX_RATIO = 1032  # deflate cannot compress further: a header that claims more is false
 
 
@@ -72,6 +73,8 @@ def _read_images(stream: IO[bytes] | gzip.GzipFile, limit: int, path: Path) -> N
     if (height, width) != (_SIDE, _SIDE) or count < 1:
         refuse(str(path), f"images of {_SIDE} x {_SIDE} pixels", f"{count} of {height} x {width}")
     wanted = count * height * width
+    if wanted > _MAX_BYTES:
+        refuse(str(path), f"at most {_MAX_BYTES} bytes of pixels", f"{count} images")
     if wanted > limit:
         refuse(str(path), f"{wanted} bytes of pixels, as its header says", "a file that cannot hold them")
     pixels = stream.read(wanted)
@@ -116,7 +119,7 @@ def _download(name: str, folder: Path) -> Path:
         pass
     raise NeuralEMError(
         f"MNIST: {name}: {problem}: put {' and '.join(_SHA256)} into {folder}, "
-        "or into a folder named with --mnist or the environment variable NEM_MNIST"
+        "or into a folder named by the environment variable NEM_MNIST, or by --set data.mnist=FOLDER in training"
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,16 +16,17 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.experiments.config import Experiment
+from neural_em.experiments.logs import environments, read_metrics, read_summary, sub_folders
 from neural_em.experiments.presets import preset as preset_named
 from neural_em.model import NeuralEM
 from neural_em.storage import load
+from neural_em.storage.folders import refuse_links
 from neural_em.storage.pretrained import Card, find_model
 from neural_em.training import TrainingConfig
 from neural_em.training.fit import FitConfig
-from neural_em.training.run_folder import BEST, CONFIG, ENVIRONMENT, LAST, METRICS, SUMMARY
+from neural_em.training.run_folder import BEST, CONFIG, FOLDERS, LAST
 
 WEIGHTS = {"best": BEST, "last": LAST}
-_MAX_JSON = 1 << 26  # bytes
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class TrainedRun:
     @property
     def summary(self) -> dict[str, Any]:
         """How training went and why it stopped; empty where nobody wrote it down."""
-        return {} if self.folder is None else read_object(self.folder / SUMMARY)
+        return {} if self.folder is None else read_summary(self.folder)
 
     @property
     def environments(self) -> list[dict[str, Any]]:
@@ -112,46 +111,8 @@ def find_runs(
     if not found.runs:
         # all of them for one folder, one line for many
         raise NeuralEMError("; ".join(found.problems) if found.problems else "runs: expected at least one, got none")
-    return Found(_told_apart(found.runs), found.problems)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; empty where there is none that can be read."""
-    try:
-        if path.stat().st_size > _MAX_JSON:
-            return {}
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def environments(folder: Path) -> list[dict[str, Any]]:
-    """Each start of a run, or of its last stage."""
-    starts = read_object(folder / ENVIRONMENT).get("starts")
-    if starts is None and (stages := sub_folders(folder, "stage-")):
-        return environments(stages[-1])
-    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of ``metrics.csv``, of all stages one after another."""
-    rows: list[dict[str, Any]] = []
-    for part in sub_folders(folder, "stage-") or [folder]:
-        before = int(rows[-1]["epoch"]) if rows else 0
-        try:
-            with open(part / METRICS, encoding="utf-8", newline="") as file:
-                read = [dict(row) for row in csv.DictReader(file)]
-            rows += [{**row, "epoch": int(row["epoch"]) + before} for row in read]
-        except (OSError, ValueError, KeyError, TypeError, csv.Error):
-            continue
-    return rows
-
-
-def sub_folders(folder: Path, prefix: str) -> list[Path]:
-    """``seed-0``, ``seed-1``, ... or ``stage-1``, ... of a run, by number."""
-    numbered = [(path.name.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*") if path.is_dir()]
-    return [path for _, path in sorted((int(number), path) for number, path in numbered if number.isdigit())]
+    runs, again = _each_once(found.runs)
+    return Found(_told_apart(runs), found.problems + again)
 
 
 def read_experiment(folder: Path) -> tuple[Experiment, bool]:
@@ -191,6 +152,7 @@ def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> Non
         return
     for seed in seeds:
         try:
+            refuse_links(path, [seed.name])
             run = _from_folder(seed, which, preset)
         except NeuralEMError as error:
             found.problems.append(str(error))
@@ -200,8 +162,9 @@ def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> Non
 
 def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
     experiment, known = read_experiment(path)
+    refuse_links(path, FOLDERS)
     file, notes = path / WEIGHTS[which], []
-    summary = read_object(path / SUMMARY)
+    summary = read_summary(path)
     if experiment.stages:
         stages = len(experiment.stages)
         done = [stage for stage in sub_folders(path, "stage-") if (stage / WEIGHTS[which]).is_file()]
@@ -211,7 +174,7 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
         experiment = experiment.stage(stages - 1)
     if not file.is_file():
         refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(summary))
-    notes += [text] if (text := unfinished(summary)) else []
+    notes += [text for text in (_exchanged(file, path), unfinished(summary)) if text]
     run = TrainedRun(
         path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)
     )
@@ -247,9 +210,33 @@ def _with_preset(run: TrainedRun, preset: str | None, keep_components: bool = Tr
     return replace(run, experiment=experiment, data_known=True)
 
 
+def _exchanged(file: Path, folder: Path) -> str:
+    """What to say of a weight file that is not the one the run wrote; empty where it is, or where nothing tells."""
+    stages = sub_folders(folder, "stage-") if file.parent == folder else []
+    summary = read_summary(stages[-1] if stages else file.parent)  # a staged run's weights are its last stage's
+    written = summary.get("sha256", {}).get(file.name)
+    if written is None or summary.get("stopped") is None:  # a run that goes on may have written newer ones just now
+        return ""
+    if hashlib.sha256(file.read_bytes()).hexdigest() == written:
+        return ""
+    return f"{file.name} is not the file that this run wrote"
+
+
 def _without_weights(summary: Mapping[str, Any]) -> str:
     problem = summary.get("problem") or summary.get("stopped")
     return f"none ({problem})" if problem else "none yet"
+
+
+def _each_once(runs: list[TrainedRun]) -> tuple[list[TrainedRun], list[str]]:
+    """The runs without those named before, which are no seeds of their own, and a line about each of these."""
+    kept: dict[object, TrainedRun] = {}
+    again = []
+    for run in runs:
+        place = run.weights.resolve() if run.weights is not None else id(run)
+        if place in kept:
+            again.append(f"{run.name}: the same weights as {kept[place].name}")
+        kept.setdefault(place, run)
+    return list(kept.values()), again
 
 
 def _told_apart(runs: list[TrainedRun]) -> list[TrainedRun]:

@@ -12,17 +12,11 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation import Result, Summary
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.evaluation import Evaluation, make_folder, stored
-from neural_em.experiments.runs import (
-    TrainedRun,
-    environments,
-    find_runs,
-    read_experiment,
-    read_object,
-    sub_folders,
-)
+from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
+from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
 from neural_em.reproduce.plan import Training
 from neural_em.storage.weights import write_whole
-from neural_em.training.run_folder import CHANGEABLE, CONFIG, SUMMARY, flat
+from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
 
 FORMAT = 1
 CURVES = ("ami_max", "upper_bound")
@@ -90,7 +84,7 @@ def wrong_settings(training: Training, path: Path) -> str:
 
 def finished(path: Path, experiment: Experiment) -> bool:
     """Whether nothing is left to train in a seed's folder; one that met not-a-number is over too."""
-    summary = read_object(path / SUMMARY)
+    summary = read_summary(path)
     if summary.get("stopped") == "epochs":
         epochs = summary.get("epochs")
         return isinstance(epochs, int) and epochs >= experiment.training.epochs
@@ -101,7 +95,7 @@ def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRu
     """The seeds that can be evaluated: trained to their ends, or as far as they are."""
     runs = []
     for path in sub_folders(folder, "seed-"):
-        if not unfinished and read_object(path / SUMMARY).get("finished") is not True:
+        if not unfinished and read_summary(path).get("finished") is not True:
             continue
         try:
             if not wrong_settings(training, path):
@@ -113,7 +107,7 @@ def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRu
 
 def _run(training: Training, path: Path) -> Record:
     """One seed."""
-    summary = read_object(path / SUMMARY)
+    summary = read_summary(path)
     start = (environments(path) or [{}])[-1]
     record: Record = {
         "finished": summary.get("finished") is True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from neural_em.errors import NeuralEMError, refuse
@@ -24,6 +24,9 @@ def new_folder(path: str | os.PathLike[str], mark: str | None = None) -> Iterato
     partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.partial")
     old = partial.with_suffix(".old")
     try:
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process of the same number
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
         if target.exists():
@@ -36,6 +39,13 @@ def new_folder(path: str | os.PathLike[str], mark: str | None = None) -> Iterato
     finally:
         for folder in (partial, old):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuses a folder in which one of these parts is a link: what is written there would lie somewhere else."""
+    for name in names:
+        if (folder / name).is_symlink():
+            refuse(f"{folder / name}", "a folder of its own", "a link")
 
 
 def _check(target: Path, mark: str | None) -> None:

@@ -116,7 +116,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         refuse(f"{str(path)!r}", "the name of a file", "none")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open(partial, "wb") as file:
+        partial.unlink(missing_ok=True)  # left by a killed process of the same number, or a link to somewhere else
+        with open(partial, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

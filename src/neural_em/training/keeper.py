@@ -7,6 +7,7 @@ where a kill came between. The writing is done by a second thread, one task afte
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -116,7 +117,7 @@ class Keeper:
     def summary(self, progress: Progress, stopped: str | None, problem: str | None = None) -> None:
         """Writes how the run went, after all that is still to be written."""
         self.wait()
-        self.folder.write_summary(summarise(progress, stopped, problem))
+        self._write_summary(progress, stopped, problem)
 
     def wait(self) -> None:
         """Waits until everything is written; what went wrong there is raised here."""
@@ -150,7 +151,13 @@ class Keeper:
         if again or self._epoch_of(LAST) != progress.epoch:
             save(model, self.folder.path / LAST, notes=self._notes(row))
         self.folder.write_metrics(progress.rows)
-        self.folder.write_summary(summarise(progress, stopped=None))
+        self._write_summary(progress)
+
+    def _write_summary(self, progress: Progress, stopped: str | None = None, problem: str | None = None) -> None:
+        """With the sums of the weight files, so that others put in their place are noticed."""
+        files = {name: self.folder.path / name for name in (BEST, LAST)}
+        sums = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+        self.folder.write_summary({**summarise(progress, stopped, problem), "sha256": sums})
 
     def _model(self, tensors: dict[str, Tensor]) -> NeuralEM:
         """The model of a checkpoint's tensors, without a copy of them."""

@@ -19,6 +19,7 @@ import torch
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.storage.folders import refuse_links
 from neural_em.storage.weights import write_whole
 from neural_em.training import distributed
 from neural_em.training.state import Row
@@ -26,6 +27,7 @@ from neural_em.training.state import Row
 CONFIG, METRICS, SUMMARY, LOG = "config.yaml", "metrics.csv", "summary.json", "log.txt"
 ENVIRONMENT, CHECKPOINTS, BEST, LAST = "environment.json", "checkpoints", "best.safetensors", "last.safetensors"
 _LOCK = ".lock"
+FOLDERS = (CHECKPOINTS, "tensorboard", "evaluations", "figures")  # what is written into, beside the files above
 _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs
 
 # what may differ between two starts of one run: it decides how long and how, never what is computed
@@ -89,7 +91,7 @@ class RunFolder:
     def log(self, line: str) -> None:
         """Adds a line to the log."""
         try:
-            with open(self.path / LOG, "a", encoding="utf-8") as file:
+            with open(self.path / LOG, "a", encoding="utf-8", opener=_no_link) as file:
                 file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}\n")
         except OSError as error:
             raise NeuralEMError(f"{self.path / LOG}: cannot be written: {error.strerror or error}") from None
@@ -118,6 +120,7 @@ class RunFolder:
             raise NeuralEMError(f"{self.path}: cannot be read: {error.strerror}") from None
         if not names:
             return
+        refuse_links(self.path, (*FOLDERS, *(name for name in names if name.startswith(_PARTS))))
         if CONFIG not in names:
             refuse(f"{self.path}", f"a new folder or a run folder with its {CONFIG}", f"one that holds {names[0]}")
         has_parts = any(name.startswith(_PARTS) for name in names)
@@ -126,7 +129,9 @@ class RunFolder:
             refuse(f"{self.path}", f"{kinds[parts]} or a new folder", kinds[not parts])
 
     def _take_lock(self) -> None:
-        self._lock = open(self.path / _LOCK, "a", encoding="utf-8")  # noqa: SIM115 (open as long as the run)
+        self._lock = open(  # noqa: SIM115 (open as long as the run)
+            self.path / _LOCK, "a", encoding="utf-8", opener=_no_link
+        )
         try:
             import fcntl
 
@@ -156,6 +161,11 @@ def compare(path: Path, config: Any) -> None:
         expected = ", ".join(f"{key}={old.get(key)}" for key in differing)
         got = ", ".join(f"{key}={new.get(key)}" for key in differing)
         raise NeuralEMError(f"{path}: expected the config of this run ({expected}), got {got}; choose another --run")
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Opens a file that is no link: a stranger's run folder must not make us write to somewhere else."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
