@@ -10,15 +10,18 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em import config as configs
+from neural_em.errors import NeuralEMError, refuse, show, unknown
 from neural_em.storage.weights import write_whole
 
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
+LOSSES, SCORES = ("total", "intra", "inter", "upper_bound"), ("ami_max", "ami_arithmetic", "ari")
+Kind = TypeVar("Kind")
 QUARTILES = (0.25, 0.5, 0.75)
 COLUMNS = ("section", "score", "step", "mean", "lower_quartile", "median", "upper_quartile", "count")
 
@@ -175,16 +178,16 @@ def from_dict(values: Mapping[str, Any], where: str = "result") -> Result:
     try:
         given = {field.name: values[field.name] for field in dataclasses.fields(Result)}
         for name in ("last_step", "mean_over_steps", "whole_sequence"):
-            given[name] = _summaries(given[name])
-        given["baselines"] = {name: _summaries(scores) for name, scores in given["baselines"].items()}
-        given["curves"] = {name: Curve(**_tuples(curve)) for name, curve in given["curves"].items()}
-        given["starts"] = {
-            name: StartSpread(**{**_tuples(spread), "lowest_loss": Summary(**spread["lowest_loss"])})
-            for name, spread in given["starts"].items()
-        }
-        given["per_sequence"] = _tuples(given["per_sequence"])
-        return Result(**given)
-    except (KeyError, TypeError, AttributeError) as error:
+            given[name] = _all_of(Summary, given[name], name)
+        given["baselines"] = {k: _all_of(Summary, scores, f"baselines.{k}") for k, scores in given["baselines"].items()}
+        given["curves"] = _all_of(Curve, given["curves"], "curves")
+        given["starts"] = _all_of(StartSpread, given["starts"], "starts")
+        columns = given["per_sequence"].items()
+        given["per_sequence"] = {k: configs.from_dict(_Column, {"values": v}, k).values for k, v in columns}
+        result = Result(**given)
+        _check(result)
+        return result
+    except (KeyError, TypeError, AttributeError, NeuralEMError) as error:
         raise NeuralEMError(f"{where}: not a whole evaluation result: {error}") from None
 
 
@@ -229,12 +232,37 @@ def _csv(header: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _summaries(values: Mapping[str, Any]) -> dict[str, Summary]:
-    return {name: Summary(**summary) for name, summary in values.items()}
+@dataclass(frozen=True)
+class _Column:
+    """One value for each sequence."""
+
+    values: tuple[float | None, ...]
 
 
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()}
+def _all_of(kind: type[Kind], values: Mapping[str, Any], where: str) -> dict[str, Kind]:
+    """Every value as what it should be, its numbers checked."""
+    return {name: configs.from_dict(kind, value, f"{where}.{name}") for name, value in values.items()}
+
+
+def _check(result: Result) -> None:
+    """Refuses a result whose parts do not fit together: whoever draws it need not look again."""
+    for name in ("sequences", "steps", "unscored_images", "unscored_sequences"):
+        if type(getattr(result, name)) is not int or getattr(result, name) < 0:
+            refuse(name, "a number of them", show(getattr(result, name)))
+    if not isinstance(result.note, str) or not isinstance(result.has_groups, bool):
+        refuse("note and has_groups", "a text, and true or false", "something else")
+    if not isinstance(result.settings, Mapping) or not isinstance(result.settings.get("made", {}), Mapping):
+        refuse("settings", "a mapping", show(result.settings))
+    for name, curve in result.curves.items():
+        if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {result.steps}:
+            refuse(f"curves.{name}", f"{result.steps} steps", "others")
+    for name, column in result.per_sequence.items():
+        if len(column) != result.sequences:
+            refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))
+    known = LOSSES if not result.has_groups else (*LOSSES, *SCORES)
+    for section in ("curves", "last_step", "mean_over_steps", "per_sequence"):
+        if missing := [name for name in known if name not in getattr(result, section)]:
+            refuse(section, f"all of {', '.join(known)}", f"none of {missing[0]}")
 
 
 def _finite(number: float) -> float | None:
