@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ CASES = {  # name: preset, settings, target in seconds on a GPU and on two CPU c
     "static shapes, N-EM, K = 4": ("static-shapes-nem", [], None, None),
     "flying digits, K = 2": ("flying-mnist", [], 0.008, None),
 }
+PLAIN, BF16, DETERMINISTIC = ["training.engine=plain"], ["training.precision=bf16"], ["training.deterministic=true"]
 DIGITS_STAND_IN = ["data.kind=flying-shapes", "data.height=24", "data.width=24", "data.objects=2"]  # needs no MNIST
 
 
@@ -45,7 +46,7 @@ def main() -> dict[str, Any]:
                          "target s": gpu if device.type == "cuda" else cpu})  # fmt: skip
         result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12, "rows": rows}
         if device.type == "cuda":
-            result["five seeds at once"] = [seeds_at_once(name, device) for name in CASES]
+            result["several seeds at once"] = [seeds_at_once(name, device) for name in CASES]
     return result
 
 
@@ -64,9 +65,11 @@ def setting(base: str, settings: list[str], device: torch.device) -> tuple[Any, 
     return experiment, load_split(data, "training", 0, device)
 
 
-def stepper(experiment: Any, data: Dataset, device: torch.device, engine: str, seed: int = 0) -> Callable[[], Any]:
-    """A step on the next batch, as training does it."""
-    training = configs.override(experiment, [f"training.engine={engine}"]).training
+def stepper(
+    experiment: Any, data: Dataset, device: torch.device, settings: Sequence[str] = (), seed: int = 0
+) -> Callable[[], Any]:
+    """A step on the same batch again and again, as training does it."""
+    training = configs.override(experiment, settings).training
     model = NeuralEM(experiment.model, seed=seed).to(device)
     step = TrainingStep(model, data, training)
     indices = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))[:BATCH].to(device)
@@ -96,9 +99,12 @@ def step_times(base: str, settings: list[str], device: torch.device, peak: float
     repeat = 20 if device.type == "cuda" else 3
     row: dict[str, Any] = {"eager s": timed(eager(experiment, data, device), device, max(3, repeat // 4))}
     if device.type == "cuda":
-        row["plain, as a graph s"] = timed(stepper(experiment, data, device, "plain"), device, repeat)
-    fast = stepper(experiment, data, device, "fast")
-    row["fast s"] = timed(fast, device, repeat)
+        row["plain, as a graph s"] = timed(stepper(experiment, data, device, PLAIN), device, repeat)
+    row["fast s"] = timed(stepper(experiment, data, device), device, repeat)
+    if device.type == "cuda":
+        row["bf16 s"] = timed(stepper(experiment, data, device, BF16), device, repeat)
+        with devices.products("auto", device, deterministic=True):
+            row["deterministic s"] = timed(stepper(experiment, data, device, DETERMINISTIC), device, repeat)
     with FlopCounterMode(display=False) as counter:
         eager(experiment, data, device)()
     row["GFLOP of the plain step"] = counter.get_total_flops() / 1e9
@@ -106,21 +112,29 @@ def step_times(base: str, settings: list[str], device: torch.device, peak: float
     return row
 
 
-def seeds_at_once(name: str, device: torch.device, seeds: int = 5) -> dict[str, Any]:
-    """Seconds of one step of several models on streams of their own, beside that of one."""
+def seeds_at_once(name: str, device: torch.device) -> dict[str, Any]:
+    """Seconds of one step of one, three and five models on streams of their own, in the usual precision and in bf16."""
     base, settings, *_ = CASES[name]
     experiment, data = setting(base, settings, device)
-    steps = [stepper(experiment, data, device, "fast", seed) for seed in range(seeds)]
+    row: dict[str, Any] = {"step": name}
+    for seeds in (1, 3, 5):
+        row[f"{seeds} s"] = together(experiment, data, device, seeds, ())
+        row[f"{seeds}, bf16 s"] = together(experiment, data, device, seeds, BF16)
+    return {**row, "5 / 1": row["5 s"] / row["1 s"], "5 / 1, bf16": row["5, bf16 s"] / row["1, bf16 s"]}
+
+
+def together(experiment: Any, data: Dataset, device: torch.device, seeds: int, settings: Sequence[str]) -> float:
+    """Seconds in which each of several models makes one step."""
+    steps = [stepper(experiment, data, device, settings, seed) for seed in range(seeds)]
     streams = [torch.cuda.Stream(device) for _ in steps]
     torch.cuda.synchronize(device)
 
-    def together() -> None:
+    def all_of_them() -> None:
         for step, stream in zip(steps, streams, strict=True):
             with torch.cuda.stream(stream):
                 step()
 
-    one, all_of_them = timed(steps[0], device, 20), timed(together, device, 20)
-    return {"step": name, "one s": one, f"{seeds} at once s": all_of_them, "ratio": all_of_them / one}
+    return timed(all_of_them, device, 20)
 
 
 def timed(function: Callable[[], Any], device: torch.device, repeat: int) -> float:

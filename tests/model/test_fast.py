@@ -119,5 +119,30 @@ def test_losses_that_nobody_watches_change_nothing(name, twin):
         model.zero_grad()
         out = twin(model).unroll(x, 3, x_noisy=x_noisy, gamma=gamma, watch=watch)
         out.loss.backward()
-        results.append([out.loss, out.psi[-1], out.gamma[-1], out.total[1:], *(p.grad.clone() for p in model.parameters())])
+        results.append(
+            [out.loss, out.psi[-1], out.gamma[-1], out.total[1:], *(p.grad.clone() for p in model.parameters())]
+        )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", PRESETS)
+def test_bfloat16_points_the_same_way(name):
+    """Loss within 1 %, all gradients nearly parallel to those of float32; what users see stays float32."""
+    config = preset(name)
+    x = (torch.rand(4, 8, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)) < 0.3).cuda()
+    results = []
+    for dtype in (None, torch.bfloat16):
+        model = NeuralEM(config, seed=1).cuda()
+        x_noisy, gamma = model.draw(x.float(), 3, randomness.keys(0, torch.arange(8)))
+        out = accelerate(model, dtype).unroll(x.float(), 3, x_noisy=x_noisy, gamma=gamma)
+        out.loss.backward()
+        assert out.psi.dtype == out.gamma.dtype == out.loss.dtype == torch.float32
+        results.append((out, [parameter.grad for parameter in model.parameters()]))
+    (exact, gradients), (coarse, others) = results
+    assert not torch.equal(exact.psi, coarse.psi)
+    torch.testing.assert_close(coarse.loss, exact.loss, rtol=0.01, atol=0)
+    for ours, theirs in zip(others, gradients, strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.97

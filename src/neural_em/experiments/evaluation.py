@@ -17,7 +17,7 @@ from typing import Any
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
-from neural_em.data.config import SPLITS
+from neural_em.data.config import MAX_OBJECTS, SPLITS
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.evaluation import (
     Aggregate,
@@ -29,8 +29,11 @@ from neural_em.evaluation import (
     write_json,
     write_sequences_csv,
 )
+from neural_em.evaluation.evaluate import LIMITS
+from neural_em.experiments.own_data import about_part, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
 from neural_em.model import NeuralEM
+from neural_em.model.checks import check_integer
 from neural_em.model.fast import accelerate
 from neural_em.storage.weights import write_whole
 from neural_em.training import device as devices
@@ -49,7 +52,8 @@ class Evaluation:
         objects: objects in a generated sequence.
         components: K.
         steps: EM steps; generated sequences are made as long as they need to be.
-        split: ``training``, ``validation`` or ``test``.
+        split: ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all``
+            of own data that are not divided into these.
         static: look at frame 0 only, repeated.
         data: the user's own file or folder instead of the run's data.
         masks: its true groups.
@@ -62,7 +66,7 @@ class Evaluation:
     objects: int | None = None
     components: int | None = None
     steps: int | None = None
-    split: str = "test"
+    split: str | None = None
     static: bool = False
     data: str | None = None
     masks: str | None = None
@@ -73,12 +77,14 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
-        if self.split not in SPLITS:
-            unknown("split", self.split, SPLITS)
-        for name in ("objects", "components", "steps", "starts", "size", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                refuse(name, "an integer >= 1", repr(value))
+        if self.split is None:
+            object.__setattr__(self, "split", usual_part(self.data))
+        parts = SPLITS if self.data is None else (*SPLITS, "all")
+        if self.split not in parts:
+            unknown("split", self.split, parts)
+        for name, most in {**LIMITS, "objects": MAX_OBJECTS, "size": LIMITS["limit"]}.items():
+            if getattr(self, name, None) is not None:
+                check_integer(name, getattr(self, name), 1, most)
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
 
@@ -86,7 +92,7 @@ class Evaluation:
         """The data to evaluate the run on."""
         data = run.experiment.data
         if self.data is not None:
-            data = self._own_data(run)
+            data = own_data(run, self.data, self.masks)
         elif not run.data_known:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
@@ -112,7 +118,7 @@ class Evaluation:
     def name(self, run: TrainedRun) -> str:
         """A file name that says what is special: nothing is named that is as the run was trained."""
         trained = {"objects": run.experiment.data.objects, "components": run.experiment.training.components}
-        parts = [self.split]
+        parts = [self.split or ""]
         for name in _NAMED:
             value, usual = getattr(self, name), getattr(_USUAL, name)
             if value != usual and value != trained.get(name):
@@ -132,15 +138,9 @@ class Evaluation:
                 words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [shlex.quote(str(value))])
         return " ".join(words)
 
-    def _own_data(self, run: TrainedRun) -> DataConfig:
-        data = run.experiment.data
-        given: Any = {
-            "path": os.path.abspath(str(self.data)),
-            "masks": None if self.masks is None else os.path.abspath(self.masks),
-        }
-        if run.data_known and data.kind == "file":  # as the run's own data were cut and fitted
-            return replace(data, **given)
-        return DataConfig("file", **given, train_size=10**9, validation_size=10**9, test_size=10**9)
+    def note(self, run: TrainedRun) -> str:
+        """What a reader of the scores has to know of the data; nothing where they are the run's own."""
+        return "" if self.data is None else about_part(run, self.data, self.split or "")
 
 
 _USUAL = Evaluation()
@@ -180,12 +180,13 @@ class Evaluator:
         """Evaluates a run; the result's settings say everything that it depends on."""
         data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
         told = None if self.progress is None else _named(self.progress, run.name)
-        with devices.products(run.experiment.training.precision, self.device):
+        precision = devices.of_evaluation(run.experiment.training.precision)
+        with devices.products(precision, self.device):
             result = evaluate(model, data, evaluation.config(run), told)
-        made = environment.describe(self.device, devices.resolve(run.experiment.training.precision, self.device))
+        made = environment.describe(self.device, devices.resolve(precision, self.device))
         seconds = round(time.monotonic() - began, 3)
         settings = {
-            **result.settings, **identity(run, evaluation), "data_note": result.note,
+            **result.settings, **identity(run, evaluation), "data_note": _joined(evaluation.note(run), result.note),
             "trained_components": run.experiment.training.components,
             "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
         }  # fmt: skip
@@ -234,7 +235,11 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
 
 def _noted(run: TrainedRun, result: Result) -> Result:
     """The result with a note about its data and its run as that is now: it may have been finished since."""
-    return replace(result, note="; ".join(filter(None, (*run.notes, result.settings.get("data_note")))))
+    return replace(result, note=_joined(*run.notes, result.settings.get("data_note")))
+
+
+def _joined(*notes: str | None) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def write_result(result: Result, folder: Path, name: str) -> Path:

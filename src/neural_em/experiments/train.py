@@ -65,7 +65,8 @@ def train(
     here = devices.choose(device)
     with distributed.joined(here) as here, shown(quiet or not distributed.is_first()) as (show, say):
         stop = Stop(max_minutes, say)
-        with stop.listening(), devices.products(experiment.training.precision, here):
+        settings = experiment.training
+        with stop.listening(), devices.products(settings.precision, here, settings.deterministic):
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
             return trainer.seeds(trainer.sized(experiment, usual), path, seeds)
 

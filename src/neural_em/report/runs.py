@@ -81,7 +81,10 @@ def sequences(
     indices = torch.tensor(list(chosen.values()))
     batch = data.batch(indices)
     weight = next(model.parameters())
-    with torch.inference_mode(), devices.products(run.experiment.training.precision, evaluator.device):
+    with (
+        torch.inference_mode(),
+        devices.products(devices.of_evaluation(run.experiment.training.precision), evaluator.device),
+    ):
         frames = batch.frames[:1] if config.static else batch.frames
         x = model.frames(frames.to(weight), config.steps)
         x_noisy, gamma = model.draw(x, config.components, start_keys(config.seed, 0, indices, weight.device))

@@ -9,7 +9,7 @@ from typing import Literal
 from neural_em.errors import refuse, unknown
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
-PRECISIONS = ("auto", "float32", "tf32", "float64")
+PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,10 @@ class TrainingConfig:
         epochs: at most so many.
         patience: stop after so many epochs without a better validation loss.
         seed: of the weights, the order of the data, the noise and the starts.
-        precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``float64``, or ``auto``:
+        precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``bf16`` (the networks'
+            activations in bfloat16 too, on a GPU; weights, E-step and losses stay float32), ``float64``, or ``auto``:
             tf32 on a GPU, float32 elsewhere.
+        deterministic: on a GPU, only algorithms that give the same bits each time; slower. A CPU always does.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
         segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
             is then computed twice.
@@ -43,7 +45,8 @@ class TrainingConfig:
     epochs: int = 500
     patience: int = 10
     seed: int = 0
-    precision: Literal["auto", "float32", "tf32", "float64"] = "auto"
+    precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
+    deterministic: bool = False
     engine: Literal["fast", "plain"] = "fast"
     segment: int | None = None
     truncate: bool = False
@@ -76,3 +79,5 @@ class TrainingConfig:
             unknown("training.precision", self.precision, PRECISIONS)
         if self.engine not in ("fast", "plain"):
             unknown("training.engine", self.engine, ("fast", "plain"))
+        if self.precision == "bf16" and self.engine != "fast":
+            refuse("training.precision", "another one with training.engine=plain, the reference", self.precision)

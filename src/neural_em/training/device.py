@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -35,23 +37,49 @@ def resolve(precision: str, device: torch.device) -> str:
     return precision
 
 
+def of_evaluation(precision: str) -> str:
+    """The precision to evaluate in what was trained in another: no score rests on bfloat16."""
+    return "auto" if precision == "bf16" else precision
+
+
 def dtype_of(precision: str) -> torch.dtype:
     """Type of weights and activations."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 @contextmanager
-def products(precision: str, device: torch.device) -> Iterator[None]:
-    """Lets a GPU use TF32 for products and convolutions, or not, as long as the context lasts."""
+def products(precision: str, device: torch.device, deterministic: bool = False) -> Iterator[None]:
+    """Lets a GPU use TF32 for products and convolutions, or not, as long as the context lasts.
+
+    Args:
+        precision: of training or evaluation.
+        device: where it runs; nothing changes on a CPU.
+        deterministic: let it use only algorithms that give the same bits each time, and refuse what has none.
+    """
     if device.type != "cuda":
         yield
         return
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    coarse = resolve(precision, device) == "tf32"
+    coarse = resolve(precision, device) in ("tf32", "bf16")
     torch.set_float32_matmul_precision("high" if coarse else "highest")
     torch.backends.cudnn.allow_tf32 = coarse
     try:
-        yield
+        with _same_bits() if deterministic else nullcontext():
+            yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@contextmanager
+def _same_bits() -> Iterator[None]:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's own condition
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # nothing reads what was not written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        memory.fill_uninitialized_memory = before[1]

@@ -64,7 +64,11 @@ def fit(
     data = _dataset(data, "data", model)
     validation = None if validation is None else _dataset(validation, "validation", model)
     stop = Stop(max_minutes)
-    with distributed.joined(device) as own, stop.listening(), devices.products(config.precision, device):
+    with (
+        distributed.joined(device) as own,
+        stop.listening(),
+        devices.products(config.precision, device, config.deterministic),
+    ):
         if own != device:
             refuse("model", f"on {own}, the GPU of this process", f"on {device}")
         folder = open_in_first(run, FitConfig(model.config, config), device) if run is not None else None

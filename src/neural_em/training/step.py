@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from neural_em.errors import NeuralEMError
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
@@ -40,8 +40,11 @@ class TrainingStep:
     def __init__(self, model: NeuralEM, dataset: Dataset, config: TrainingConfig, world_size: int = 1) -> None:
         self.model, self.dataset, self.config, self.world_size = model, dataset, config, world_size
         self.device = next(model.parameters()).device
-        self.network = accelerate(model) if config.engine == "fast" else model
         cuda = self.device.type == "cuda"
+        half = torch.bfloat16 if config.precision == "bf16" else None
+        if half is not None and not cuda:
+            refuse("training.precision", "a CUDA GPU for bf16, or another precision", f"device {self.device}")
+        self.network = accelerate(model, half) if config.engine == "fast" else model
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=config.learning_rate, capturable=cuda, fused=True if cuda else None
         )
@@ -118,7 +121,8 @@ class TrainingStep:
 
         stream = torch.cuda.Stream(self.device)  # its own: graphs recorded on one stream share a workspace
         torch.cuda.synchronize(self.device)
-        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True  # the best of its algorithms
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = not self.config.deterministic  # the best of its algorithms, by trying them
         try:
             with torch.cuda.stream(stream):
                 for _ in range(2):  # libraries set themselves up; nothing is trained

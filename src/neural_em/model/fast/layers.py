@@ -41,6 +41,7 @@ class Linear(nn.Module):
         super().__init__()
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
+        self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
         self.tape: Tape | None = None
         self.parts: tuple[Tensor, ...] = ()
 
@@ -54,10 +55,16 @@ class Linear(nn.Module):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight, as it is applied, and the bias."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+        return self.typed(self.weight)
+
+    def typed(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Weight and bias, if there is one, in the type of the products; the layer's own bias if none is given."""
+        parts = (weight, self.bias if bias is None else bias)
+        return tuple(part.to(self.dtype or part.dtype) for part in parts if part is not None)
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer, on the tape if there is one."""
+        x = x.to(self.parts[0].dtype)
         if self.tape is None:
             return self.product(x, *self.parts)
         return Use.apply(self.tape, type(self), x, *self.parts)
@@ -147,8 +154,7 @@ class FastConvolution(FastImage):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight with its channels last in memory, as the images are, and the bias."""
-        weight = self.weight.contiguous(memory_format=torch.channels_last)
-        return (weight,) if self.bias is None else (weight, self.bias)
+        return self.typed(self.weight.contiguous(memory_format=torch.channels_last))
 
 
 class FastPatches(Linear):
@@ -156,8 +162,7 @@ class FastPatches(Linear):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight (out, 16) and the bias."""
-        weight = self.weight.flatten(1)
-        return (weight,) if self.bias is None else (weight, self.bias)
+        return self.typed(self.weight.flatten(1))
 
     @staticmethod
     def patches(x: Tensor) -> Tensor:
@@ -201,7 +206,7 @@ class FastUpConvolution(FastImage):
         """The phases' weight (4*out, in, 3, 3) and bias (4*out,)."""
         phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, self.weight)
         weight = phases.flatten(0, 2).contiguous(memory_format=torch.channels_last)
-        return (weight,) if self.bias is None else (weight, self.bias.repeat(4))
+        return self.typed(weight, None if self.bias is None else self.bias.repeat(4))
 
 
 def interleave(x: Tensor) -> Tensor:
@@ -240,6 +245,8 @@ class FastActivation(nn.Module):
 
     def plain(self, x: Tensor) -> Tensor:
         """The same with PyTorch's own layer norm, whose scales are one for each number of a sample."""
+        if self.scale is not None and x.dtype != self.scale.dtype:
+            return self.plain(x.to(self.scale.dtype)).to(x.dtype)
         x = interleave(x) if self.phases else x
         x = x if self.bias is None else x + self.bias.reshape(-1, 1, 1)
         if self.scale is None or self.offset is None:
@@ -276,12 +283,13 @@ class FastFirst(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,1,H,W), to (N,out,H/2,W/2)."""
-        return self.kernels.ToFeatures.apply(x, self.parts[0], self.tape)
+        return self.kernels.ToFeatures.apply(x, self.parts[0], self.tape, self.dtype or x.dtype)
 
     def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Of all images and all gradients of their features."""
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
-        return (long_product(self.kernels.patches(x, self.kernels.FIRST), rows),)
+        patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
+        return (long_product(patches, rows)[:16].to(self.weight.dtype),)
 
 
 class FastLast(Linear):
@@ -309,5 +317,5 @@ class FastLast(Linear):
     def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Of all features and all gradients of the images."""
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
-        weight = long_product(self.kernels.patches(gradient, self.kernels.LAST), rows)
-        return weight[:25], gradient.sum().reshape(1)
+        weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
+        return weight[:25].to(self.weight.dtype), gradient.sum().reshape(1)

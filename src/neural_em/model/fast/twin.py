@@ -43,14 +43,23 @@ class FastGradientMStep(GradientMStep):
 
 
 class FastNeuralEM(NeuralEM):
-    """A model with fast layers in place of the plain ones, on the same parameters."""
+    """A model with fast layers in place of the plain ones, on the same parameters.
 
-    def __init__(self, model: NeuralEM) -> None:
+    Args:
+        model: the plain one.
+        dtype: of the networks' activations and products on a GPU; that of the parameters where it is not given.
+            Differences, E-step, losses and all sums keep the parameters' type.
+    """
+
+    def __init__(self, model: NeuralEM, dtype: torch.dtype | None = None) -> None:
         nn.Module.__init__(self)
         self.config = model.config
         self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
         self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
         replace(self, self.kernels)
+        for module in self.modules():
+            if isinstance(module, Linear) and dtype is not None and self.kernels:
+                module.dtype = dtype
         if isinstance(self.m_step, GradientMStep):
             self.m_step.__class__ = FastGradientMStep
 
@@ -85,6 +94,7 @@ class FastNeuralEM(NeuralEM):
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """E-step and losses: one kernel each way, or their gradient written out."""
+        eta = eta.to(x.dtype)
         if x.shape[1] > 1:
             return super().assign(eta, x, losses)
         config = self.config
@@ -150,6 +160,11 @@ def load_kernels() -> Any:
     return kernels
 
 
-def accelerate(model: NeuralEM) -> FastNeuralEM:
-    """The fast twin of a model: the same numbers, the same parameters; training one trains the other."""
-    return FastNeuralEM(model)
+def accelerate(model: NeuralEM, dtype: torch.dtype | None = None) -> FastNeuralEM:
+    """The fast twin of a model: the same numbers, the same parameters; training one trains the other.
+
+    Args:
+        model: the plain one.
+        dtype: ``torch.bfloat16`` for faster, coarser products and activations on a GPU.
+    """
+    return FastNeuralEM(model, dtype)

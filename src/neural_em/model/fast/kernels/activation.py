@@ -46,7 +46,7 @@ def _activation_forward(
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
-    v = tl.load(x + n * P * C + source, mask=inside, other=0.0)
+    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
         v = tl.where(inside, v, 0.0)
@@ -75,7 +75,7 @@ def _activation_backward(
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
-    v = tl.load(x + n * P * C + source, mask=inside, other=0.0)
+    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
     r = tl.load(deviation + n)
@@ -84,7 +84,7 @@ def _activation_backward(
     if AFFINE:
         s = tl.load(scale + c, mask=c < C, other=0.0)
         z = h * s + tl.load(offset + c, mask=c < C, other=0.0)
-    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0)
+    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if KIND == ELU:
         g = tl.where(z > 0, g, g * tl.exp(z))
     elif KIND == RELU:
@@ -125,7 +125,8 @@ class Activation(torch.autograd.Function):
         P, width = x[0].numel() // C, x.shape[-1]
         shape = (N, C, 2 * x.shape[2], 2 * x.shape[3]) if phases else tuple(x.shape)
         y: Tensor = rows[0].take(shape, x)
-        mean, deviation = (torch.empty(N, device=x.device, dtype=x.dtype) for _ in range(2))
+        exact = torch.promote_types(x.dtype, torch.float32)  # sums of bfloat16 numbers are float32
+        mean, deviation = (torch.empty(N, device=x.device, dtype=exact) for _ in range(2))
         PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
         settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
                     "PB": PB, "CB": CB, "num_warps": max(1, min(16, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
@@ -143,7 +144,7 @@ class Activation(torch.autograd.Function):
         image = x.dim() == 4
         gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
         gx: Tensor = ctx.rows.take(tuple(x.shape), x)
-        parts = torch.empty(N, 2 + (bias is not None), C, device=x.device, dtype=x.dtype) if scale is not None else gx
+        parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
         _activation_backward[(N,)](
             gradient, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width, **ctx.settings
         )

@@ -26,7 +26,7 @@ def _to_features(
     n = tl.program_id(0).to(tl.int64)
     p = tl.program_id(1) * PB + tl.arange(0, PB)
     c = tl.arange(0, CB)
-    total = tl.zeros([PB, CB], dtype=x.dtype.element_ty)
+    total = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
     for u in tl.static_range(K):
         for v in tl.static_range(K):
             i, j = 2 * (p // w) + u - PAD, 2 * (p % w) + v - PAD
@@ -53,10 +53,10 @@ def _to_image(
     p = tl.program_id(1) * PB + tl.arange(0, PB)
     c = tl.arange(0, CB)
     i, j = p // w, p % w
-    even_even = tl.zeros([PB, CB], dtype=y.dtype.element_ty)  # image pixels (2i, 2j), then its three neighbours
-    even_odd = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
-    odd_even = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
-    odd_odd = tl.zeros([PB, CB], dtype=y.dtype.element_ty)
+    even_even = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)  # image pixels (2i, 2j), then its three neighbours
+    even_odd = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
+    odd_even = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
+    odd_odd = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
     for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
         for b in tl.static_range(3):
             k, m = i + a - 1, j + b - 1
@@ -109,12 +109,12 @@ def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: P
     )  # fmt: skip
 
 
-def patches(x: Tensor, patch: Patch) -> Tensor:
-    """The patches of images x (N,1,2h,2w) as rows (N*h*w, K*K), filled up with zeros to a multiple of four."""
+def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
+    """The patches of images x (N,1,2h,2w) as rows (N*h*w, K*K), filled up with zeros to a multiple of eight."""
     N, _, H, W = x.shape
     h, w = H // 2, W // 2
-    row = -(-(patch[0] ** 2) // 4) * 4
-    columns = x.new_empty(N * h * w, row)
+    row = -(-(patch[0] ** 2) // 8) * 8
+    columns = x.new_empty(N * h * w, row, dtype=dtype)
     grid = (N, triton.cdiv(h * w * row, 1024))
     _unfold[grid](x.contiguous(), columns, H, W, h, w, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
     return columns
@@ -124,11 +124,11 @@ class ToFeatures(torch.autograd.Function):
     """The first convolution: (N,1,H,W) to (N,C,H/2,W/2); its weight's gradient goes to the tape."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, tape: Any) -> Tensor:
-        """Of images, with weight (16,C)."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, tape: Any, dtype: torch.dtype) -> Tensor:
+        """Of images, with weight (16,C); the features' type is the one that is given."""
         x, weight = x.contiguous(), weight.contiguous()
         N, _, H, W = x.shape
-        y = x.new_empty(N, H // 2, W // 2, weight.shape[1]).permute(0, 3, 1, 2)
+        y = x.new_empty(N, H // 2, W // 2, weight.shape[1], dtype=dtype).permute(0, 3, 1, 2)
         to_features(x, weight, y, FIRST)
         ctx.save_for_backward(x, weight)
         ctx.tape = tape
@@ -146,7 +146,7 @@ class ToFeatures(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             back = torch.empty_like(x)
             to_image(gradient, weight, None, back, FIRST)
-        return back, None, None
+        return back, None, None, None
 
 
 class ToImage(torch.autograd.Function):
@@ -157,7 +157,7 @@ class ToImage(torch.autograd.Function):
         """Of features, with weight (25,C) and bias (1,)."""
         y, weight = y.contiguous(memory_format=torch.channels_last), weight.contiguous()
         N, _, h, w = y.shape
-        x = y.new_empty(N, 1, 2 * h, 2 * w)
+        x = weight.new_empty(N, 1, 2 * h, 2 * w)
         to_image(y, weight, bias, x, LAST)
         ctx.save_for_backward(y, weight)
         ctx.tape = tape
