@@ -240,3 +240,19 @@ def test_toy_runs_never_reach_the_results(tmp_path: Path, monkeypatch: pytest.Mo
             Reproduction(Path("runs"), Path(out), quick=True)
     Reproduction(Path("runs"), Path("results-of-mine"), quick=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_toy_runs_reach_no_results_from_another_folder_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for name, file in (("results", "first-runs.md"), ("ours", "reproduction.json")):
+        folder = tmp_path / "project" / name
+        folder.mkdir(parents=True)
+        Reproduction(Path("runs"), folder, quick=True)  # nothing there yet
+        (folder / file).write_text('{"quick": false, "cells": []}')
+        with pytest.raises(NeuralEMError, match="outside of results/"):
+            Reproduction(Path("runs"), folder, quick=True)
+    with pytest.raises(NeuralEMError, match="outside of results/"):
+        Reproduction(Path("runs"), tmp_path / "project" / "results" / "toys", quick=True)
+    (tmp_path / "project" / "ours" / "reproduction.json").write_text('{"quick": true, "cells": []}')
+    Reproduction(Path("runs"), tmp_path / "project" / "ours", quick=True)  # of toy size itself

@@ -77,13 +77,17 @@ class SegmentConfig:
 
     def fitting(self, model: ModelConfig) -> Fitting:
         """What the user's frames have to become for the model."""
-        if model.channels not in (1, 3):
-            refuse("model", "one that sees 1 or 3 channels", f"{model.channels}")
-        usual: Channels = "colour" if model.channels == 3 else "binary" if model.distribution == "bernoulli" else "grey"
-        channels: Channels = self.channels or usual
+        channels = self.channels or usual_channels(model)
         if (channels == "colour") != (model.channels == 3):
             refuse("channels", "colour" if model.channels == 3 else "grey or binary, as the model sees", channels)
         return Fitting(model.height, model.width, channels, self.fit, self.threshold)
+
+
+def usual_channels(model: ModelConfig) -> Channels:
+    """What the user's frames have to become for the model, as far as its channels and its distribution tell."""
+    if model.channels not in (1, 3):
+        refuse("model", "one that sees 1 or 3 channels", f"{model.channels}")
+    return "colour" if model.channels == 3 else "binary" if model.distribution == "bernoulli" else "grey"
 
 
 class Step(NamedTuple):

@@ -1,17 +1,57 @@
-"""What the machine itself refuses is told in one line too."""
+"""The command as a whole: its help, and one line for a wrong command line and for what the machine refuses."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 from neural_em import cli
 from neural_em.cli import app
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["evaluate"], "nem: missing argument 'RUN' (see nem evaluate --help)"),
+        (["segment", "clip.gif"], "nem: missing option '--out' (see nem segment --help)"),
+        (["evalute"], "nem: no such command 'evalute'"),
+        (["models", "--all"], "nem: no such option: --all"),
+        (["models", "a\nb"], "nem: got unexpected extra argument"),
+        (["demo", "--out"], "nem: option '--out' requires an argument (see nem"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(refused: Callable[..., str], arguments: list[str], line: str) -> None:
+    assert refused(*arguments).startswith(line)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_commands_are_listed_whole(run_nem: Callable[..., Any], arguments: list[str]) -> None:
+    ended = run_nem(*arguments)
+    assert (ended.status, ended.errors) == (0, "")
+    listed = ended.out.split("Commands:\n")[1].splitlines()
+    assert len(listed) == len(COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_types_in_words(run_nem: Callable[..., Any], name: str) -> None:
+    ended = run_nem(name, "--help")
+    assert (ended.status, ended.errors) == (0, "")
+    assert "list[" not in ended.out
+    assert "<bool>" not in ended.out
+    for parameter in COMMANDS[name].params:  # what an argument is stands in a sentence
+        if parameter.param_type_name == "argument":
+            assert f"{parameter.metavar} is " in ended.out or f"called {parameter.metavar}" in ended.out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -25,15 +65,15 @@ def test_a_full_standard_output_is_one_line() -> None:
     assert ended.stderr.startswith("nem: standard output: cannot be written: ")
 
 
-def _too_much() -> None:
+def _too_much(**_: object) -> None:
     torch.empty(2**60)
 
 
-def _array() -> None:
+def _array(**_: object) -> None:
     raise MemoryError
 
 
-def _mistake() -> None:
+def _mistake(**_: object) -> None:
     raise RuntimeError("shapes do not match")
 
 

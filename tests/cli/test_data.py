@@ -85,6 +85,12 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
         ["data", "flying-mnist", "--mnist", SAMPLE, "--digits", "99", "--out", "a.h5"],
         ["digits", "99"],
     ),
+    "overlap of shapes": (
+        ["data", "flying-shapes", "--overlap", "sum", "--out", "a.h5"],
+        ["--overlap", "flying-mnist"],
+    ),
+    "digits of shapes": (["data", "static-shapes", "--digits", "20", "--out", "a.h5"], ["--digits", "flying-mnist"]),
+    "velocity of what stands": (["data", "static-shapes", "--velocity", "1", "--out", "a.h5"], ["--velocity"]),
     "frames of static data": (["data", "static-shapes", "--frames", "2", "--out", "a.h5"], ["frames"]),
 }
 

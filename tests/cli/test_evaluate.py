@@ -119,6 +119,16 @@ def test_seeds_give_mean_and_deviation(run_nem: Run, trained: Path) -> None:
     assert float(rows["last step", "ari"]["mean"]) == pytest.approx(total["sections"]["last step"]["ari"]["mean"])
 
 
+def test_a_run_that_is_named_twice_counts_once(run_nem: Run, trained: Path) -> None:
+    same = trained / ".." / "tiny" / "seed-0" / "best.safetensors"
+    ended = run_nem("evaluate", trained, trained / "seed-1", same, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert "2 runs of 12 sequences" in ended.out
+    assert ended.errors.count("the same weights as tiny/seed-") == 2
+    ended = run_nem("report", trained / "seed-0", trained / "seed-0", "--device", "cpu")
+    assert ended.errors == "left out: seed-0: the same weights as seed-0\n"
+
+
 def test_runs_that_differ_are_not_averaged(run_nem: Run, trained: Path) -> None:
     edit(trained / "seed-1" / "config.yaml", lambda values: values["training"].update(learning_rate=0.5))
     ended = run_nem("evaluate", trained / "seed-0", trained / "seed-1", "--device", "cpu")
@@ -237,8 +247,14 @@ def test_a_config_of_another_version(run_nem: Run, refused: Run, trained: Path) 
     ("options", "words"),
     [
         (["--split", "tset"], "split: expected one of training, validation, test, got 'tset'; did you mean 'test'?"),
-        (["--objects", "0"], "objects: expected an integer >= 1, got 0"),
-        (["--components", "-1"], "components: expected an integer >= 1"),
+        (["--objects", "0"], "objects: expected an integer from 1 to 127, got 0"),
+        (["--components", "-1"], "components: expected an integer from 1 to 1024, got -1"),
+        (["--components", "1000000000"], "components: expected an integer from 1 to 1024, got 1000000000"),
+        (["--size", "1000000000000"], "size: expected an integer from 1 to 100000000"),
+        (["--steps", "1000000000"], "steps: expected an integer from 1 to 100000"),
+        (["--starts", "1000000"], "starts: expected an integer from 1 to 1000"),
+        (["--size", "many"], "invalid value for '--size'"),
+        (["--sise", "3"], "no such option: --sise"),
         (["--weights", "worst"], "weights: expected one of best, last"),
         (["--masks", "masks.npy"], "masks: expected the data they belong to"),
         (["--data", "nothing.h5"], "nothing.h5"),

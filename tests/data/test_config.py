@@ -21,6 +21,9 @@ def test_the_paper_s_values_are_the_defaults(kind: str, objects: int, frames: in
 def test_sizes_by_split() -> None:
     made = DataConfig(train_size=5, validation_size=6, test_size=7)
     assert [made.size(split) for split in ("training", "validation", "test")] == [5, 6, 7]
+    with pytest.raises(NeuralEMError, match="split: expected one of training, validation, test, got 'all'"):
+        made.size("all")  # generated data are endless
+    assert DataConfig("file", path="x", train_size=5, validation_size=6, test_size=7).size("all") == 18
 
 
 def test_files_leave_open_what_they_decide() -> None:
@@ -53,6 +56,8 @@ def test_a_config_survives_yaml() -> None:
         ({"velocities": (0.5,)}, ["velocities", "0.5"]),
         ({"velocities": (10**6,)}, ["velocities", "from -4096 to 4096"]),
         ({"overlap": "add"}, ["overlap", "maximum, sum"]),
+        ({"overlap": "sum"}, ["overlap", "'flying-mnist'", "'flying-shapes'"]),
+        ({"kind": "static-shapes", "digits": 20}, ["digits", "'flying-mnist'"]),
         ({"path": "x.h5"}, ["path", "'file'"]),
         ({"kind": "file"}, ["path"]),
         ({"kind": "file", "path": "x.h5", "fresh": True}, ["fresh"]),

@@ -282,10 +282,16 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("field", ["components", "steps", "starts", "limit", "batch_size"])
-@pytest.mark.parametrize("value", [0, -1, True, 1.5])
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, 10**12])
 def test_bad_settings_are_refused(field: str, value: object) -> None:
-    with pytest.raises(NeuralEMError, match=f"{field}: expected an integer >= 1, got {value}"):
+    with pytest.raises(NeuralEMError, match=f"{field}: expected an integer from 1 to [0-9]+, got {value}"):
         dataclasses.replace(EvaluationConfig(components=1), **{field: value})
+
+
+def test_more_than_any_memory_holds_is_refused_before_it_is_taken() -> None:
+    config = EvaluationConfig(components=1024, steps=100_000, static=True)
+    with pytest.raises(NeuralEMError, match="steps x components: expected at most .*, got 100000 x 1024"):
+        evaluate(Perfect(), MemoryDataset(torch.zeros(1, 2, 1, SIDE, SIDE), None), config)
 
 
 def test_no_sequences_are_refused() -> None:

@@ -1,25 +1,28 @@
-"""The command itself: collects the subcommands and turns the project's errors into one line and exit status 2."""
+"""The command itself: collects the subcommands and turns every mistake into one line and exit status 2."""
 
 from __future__ import annotations
 
 import errno
 import importlib
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 import neural_em
-from neural_em.errors import NeuralEMError
+from neural_em.errors import NeuralEMError, printable
 
 app = typer.Typer(
-    name="nem", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="nem", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
     help="Neural Expectation Maximization: finds the objects in images and video without labels.",
 )  # fmt: skip
 _debug = False
 
 # each module has `register(app)`, which adds its subcommands
-COMMANDS = ("data", "train", "evaluate", "figure", "report", "reproduce", "segment", "models", "export", "demo")
+COMMANDS = ("data", "train", "evaluate", "figure", "reproduce", "segment", "models", "export", "demo")
+# a mistake in the command line; typer's own copy of click does not say its name
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def _version(wanted: bool) -> None:
@@ -28,14 +31,19 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """Options that stand before the subcommand."""
     global _debug
     _debug = debug
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 for _name in COMMANDS:
@@ -45,20 +53,33 @@ for _name in COMMANDS:
 def main() -> None:
     """Runs the command line; a refused input ends in one line on standard error and exit status 2."""
     try:
-        app()
+        status = app(standalone_mode=False)
     except NeuralEMError as error:
         if _debug:
             raise
-        sys.stderr.write(f"nem: {error}\n")
-        raise SystemExit(2) from None
+        _refuse(str(error))
+    except _UsageError as error:
+        _refuse(_usage(error))
     except BrokenPipeError:
         raise SystemExit(1) from None
     except (OSError, MemoryError, RuntimeError) as error:
         reason = _machine(error)
         if _debug or reason is None:
             raise
-        sys.stderr.write(f"nem: {reason}\n")
-        raise SystemExit(2) from None
+        _refuse(reason)
+    raise SystemExit(status or 0)
+
+
+def _refuse(line: str) -> NoReturn:
+    sys.stderr.write(f"nem: {printable(line)}\n")
+    raise SystemExit(2) from None
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with the command line, in one line."""
+    message = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message[:1].lower()}{message[1:]} (see {context.command_path if context else 'nem'} --help)"
 
 
 def _machine(error: Exception) -> str | None:

@@ -18,24 +18,46 @@ def register(app: typer.Typer) -> None:
 
 
 def data(
-    kind: Annotated[str, typer.Argument(help="static-shapes, flying-shapes or flying-mnist.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],
     out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
     preview: Annotated[Path | None, typer.Option(help="Picture of a few training sequences to write.")] = None,
-    objects: Annotated[int | None, typer.Option(help="Objects in a sequence  [3 shapes, 2 digits]")] = None,
-    frames: Annotated[int | None, typer.Option(help="Frames of a sequence  [21; static 1]")] = None,
-    height: Annotated[int | None, typer.Option(help="Of a frame  [28 for shapes, 24 for digits]")] = None,
-    width: Annotated[int | None, typer.Option(help="Of a frame  [28 for shapes, 24 for digits]")] = None,
+    objects: Annotated[
+        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits")
+    ] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of a sequence.", show_default="21; static 1")] = None,
+    height: Annotated[
+        int | None, typer.Option(help="Height of a frame.", show_default="28 for shapes, 24 for digits")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Width of a frame.", show_default="28 for shapes, 24 for digits")
+    ] = None,
     train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
     validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
     test_size: Annotated[int, typer.Option(help="Test sequences.")] = 10_000,
     seed: Annotated[int, typer.Option(help="The same seed gives the same data, everywhere.")] = 0,
-    velocity: Annotated[list[int] | None, typer.Option(help="One to draw from; repeat it  [-1, 0, 1]")] = None,
-    overlap: Annotated[str | None, typer.Option(help="Of digits: maximum or sum  [maximum]")] = None,
-    threshold: Annotated[float | None, typer.Option(help="A digit's pixels are above this  [0.25]")] = None,
-    digits: Annotated[int | None, typer.Option(help="Draw on the first so many training digits  [all]")] = None,
-    mnist: Annotated[Path | None, typer.Option(help="Folder of MNIST's IDX files.")] = None,
+    velocity: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="<int>", help="Velocity to draw from, in pixels a frame; repeat it.", show_default="-1, 0 and 1"
+        ),
+    ] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="How digits that overlap combine: maximum or sum.", show_default="maximum")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.25")
+    ] = None,
+    digits: Annotated[
+        int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")
+    ] = None,
+    mnist: Annotated[
+        Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="$NEM_MNIST, the cache, a download")
+    ] = None,
 ) -> None:
-    """Make a data set: flying or static shapes, or flying digits, with their true groups."""
+    """Make a data set with its true groups, as a file or a picture.
+
+    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --digits and --mnist are about digits.
+    """
     from neural_em.data.config import DataConfig
     from neural_em.data.files import writable
     from neural_em.data.load import GENERATORS
@@ -44,6 +66,12 @@ def data(
         unknown("kind", kind, GENERATORS)
     if out is None and preview is None:
         refuse("nem data", "--out FILE.h5 or --preview FILE.png", "neither")
+    meant = {"flying-mnist": {"overlap": overlap, "threshold": threshold, "digits": digits, "mnist": mnist}}
+    for name, value in {} if kind in meant else meant["flying-mnist"].items():
+        if value is not None:
+            refuse(f"--{name}", "flying-mnist, whose digits it is about", kind)
+    if velocity and kind == "static-shapes":
+        refuse("--velocity", "a kind that moves", kind)
     given: dict[str, Any] = {
         "objects": objects, "frames": frames, "height": height, "width": width, "threshold": threshold,
         "digits": digits, "mnist": None if mnist is None else str(mnist), "overlap": overlap,

@@ -17,7 +17,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
-    """Group moving shapes that the model has never seen; writes a page and an animation."""
+    """Group moving shapes never seen before; write a page and a GIF."""
     from neural_em.demo import demo as run
 
     done = run(out, device, typer.echo)

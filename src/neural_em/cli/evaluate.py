@@ -9,19 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN", help="Run folders (also of several seeds), weight files or models.")
-]
-Weights = Annotated[str, typer.Option(help="The best epoch's or the last one's: best or last.")]
-Preset = Annotated[str | None, typer.Option(help="Whose data to use, for a weight file that does not tell.")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)]
+Weights = Annotated[str, typer.Option(help="Which epoch's weights: best or last.")]
+Preset = Annotated[str | None, typer.Option(help="Preset whose data to use, for a weight file that does not tell.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Objects = Annotated[int | None, typer.Option(help="Objects in a sequence.", show_default="as trained")]
-Components = Annotated[int | None, typer.Option(help="Components, K.", show_default="as trained")]
+Components = Annotated[int | None, typer.Option(help="Number of components, K.", show_default="as trained")]
 Static = Annotated[bool, typer.Option("--static", help="Look at frame 0 only, repeated.")]
-Split = Annotated[str, typer.Option(help="training, validation or test.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="training, validation or test; all, of your own data.", show_default="test; all of your own data"
+    ),
+]
 Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")]
 Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
-Seed = Annotated[int, typer.Option(help="Of the starts and of the noise.")]
+Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
 BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes no result.")]
 
 
@@ -35,26 +38,28 @@ def evaluate(
     objects: Objects = None,
     components: Components = None,
     steps: Annotated[
-        int | None, typer.Option(help="EM steps; the sequences follow.", show_default="as trained")
+        int | None, typer.Option(help="EM steps; sequences are made as long.", show_default="as trained")
     ] = None,
-    split: Split = "test",
+    split: Split = None,
     static: Static = False,
     data: Data = None,
     masks: Masks = None,
     starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
-    size: Annotated[int | None, typer.Option(help="Sequences.", show_default="the whole split")] = None,
+    size: Annotated[int | None, typer.Option(help="Sequences to score.", show_default="the whole split")] = None,
     batch_size: BatchSize = 500,
     seed: Seed = 0,
     device: Device = "auto",
     weights: Weights = "best",
     preset: Preset = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run's own")
+        Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run folder")
     ] = None,
 ) -> None:
-    """Score trained runs; several seeds give mean and standard deviation.
+    """Score trained runs; several seeds give mean and deviation.
 
-    Three digits: --objects 3 --components 3. Static digits: --static --steps 50. Longer sequences: --steps 50.
+    RUN is a run folder (also one of several seeds), a weight file or a shipped model; several may be given.
+    Your own data are fitted to the model. The paper's variations: three digits, --objects 3 --components 3; static
+    digits, --static --steps 50; longer sequences, --steps 50.
     """
     from neural_em.experiments.evaluation import Evaluation, Evaluator, differences
     from neural_em.experiments.runs import find_runs

@@ -1,9 +1,9 @@
-"""``nem figure``: the paper's figures from trained runs."""
+"""``nem figure`` and ``nem report``: what trained runs look like, as the paper's figures and as one page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,10 +23,13 @@ from neural_em.cli.evaluate import (
 )
 from neural_em.errors import refuse, unknown
 
+Size = Annotated[int | None, typer.Option(help="Sequences to score.", show_default="an earlier evaluation's, or 500")]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommands of this file."""
     app.command("figure")(figure)
+    app.command("report")(report)
 
 
 def figure(
@@ -34,6 +37,7 @@ def figure(
     kind: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="KIND",
             help="sequence (over time), static (images step by step), curve (AMI per step), bce (prediction error by "
             "objects), learning (curves); repeat it for several.",
             show_default="sequence, or static for images",
@@ -44,42 +48,43 @@ def figure(
     ] = None,
     pick: Annotated[
         list[str] | None,
-        typer.Option(help="best, typical, worst or an index; repeat it.", show_default="typical; the first images"),
+        typer.Option(
+            metavar="WHICH",
+            help="best, typical, worst or an index; repeat it.",
+            show_default="typical; the first images",
+        ),
     ] = None,
     gif: Annotated[bool, typer.Option("--gif", help="Sequences as animated GIF too.")] = False,
     mp4: Annotated[bool, typer.Option("--mp4", help="Sequences as MP4 video too.")] = False,
     objects: Objects = None,
     components: Components = None,
     steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained; curve 50")] = None,
-    split: Split = "test",
+    split: Split = None,
     static: Static = False,
     data: Data = None,
     masks: Masks = None,
-    size: Annotated[
-        int | None, typer.Option(help="Sequences to score.", show_default="an earlier evaluation's, or 500")
-    ] = None,
+    size: Size = None,
     seed: Seed = 0,
     device: Device = "auto",
     weights: Weights = "best",
     preset: Preset = None,
 ) -> None:
-    """Draw the paper's figures from trained runs, as PNG and PDF."""
-    from neural_em.experiments.evaluation import Evaluation, Evaluator
-    from neural_em.experiments.runs import find_runs
+    """Draw the paper's figures from trained runs, as PNG and PDF.
+
+    RUN is a run folder (also one of several seeds), a weight file or a shipped model; several may be given.
+    """
+    from neural_em.experiments.evaluation import Evaluator
     from neural_em.report.run_figures import KINDS, Subject, draw, save, save_as
 
-    evaluation = Evaluation(
-        objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), size=size, seed=seed,
-    )  # fmt: skip
-    found = find_runs(runs, weights, preset)
-    images = static or found.runs[0].experiment.data.frames == 1
+    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
+    found = _found(runs, weights, preset)
+    images = static or found[0].experiment.data.frames == 1
     kinds = kind or ["static" if images and gif is mp4 is False else "sequence"]
     for each in kinds:
         if each not in KINDS:
             unknown("kind", each, KINDS)
     with progress_bar() as progress:
-        subject = Subject(Evaluator(device, progress), found.runs, evaluation, pick or ())
+        subject = Subject(Evaluator(device, progress), found, evaluation, pick or ())
         drawings = [drawing for each in kinds for drawing in draw(each, subject)]
     if out is not None and out.suffix:
         if len(drawings) > 1:
@@ -92,3 +97,62 @@ def figure(
     for drawing in drawings:
         for path in save(drawing, folder, animations):
             typer.echo(path)
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    objects: Objects = None,
+    components: Components = None,
+    steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained")] = None,
+    split: Split = None,
+    static: Static = False,
+    data: Data = None,
+    masks: Masks = None,
+    size: Size = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    weights: Weights = "best",
+    preset: Preset = None,
+) -> None:
+    """Write one HTML page about runs, with sequences to step through.
+
+    RUN is a run folder (also one of several seeds), a weight file or a shipped model; several stand side by side.
+    The page shows scores, curves, settings, and the best, a typical and the worst sequence.
+    """
+    from neural_em.experiments.evaluation import Evaluator
+    from neural_em.report.page import write_page
+    from neural_em.report.runs import run_reports
+
+    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
+    found = _found(runs, weights, preset)
+    with progress_bar() as progress:
+        reports = run_reports(Evaluator(device, progress), found, evaluation)
+    typer.echo(write_page(out, reports))
+
+
+def _evaluation(
+    objects: int | None,
+    components: int | None,
+    steps: int | None,
+    split: str | None,
+    static: bool,
+    data: Path | None,
+    masks: Path | None,
+    size: int | None,
+    seed: int,
+) -> Any:
+    from neural_em.experiments.evaluation import Evaluation
+
+    own, groups = (None if path is None else str(path) for path in (data, masks))
+    return Evaluation(objects, components, steps, split, static, own, groups, size=size, seed=seed)
+
+
+def _found(runs: list[str], weights: str, preset: str | None) -> list[Any]:
+    """The runs that can be used; of the others it is said at once why not."""
+    from neural_em.experiments.runs import find_runs
+
+    found = find_runs(runs, weights, preset)
+    for problem in found.problems:
+        typer.echo(f"left out: {problem}", err=True)
+    return list(found.runs)

@@ -11,7 +11,7 @@ def register(app: typer.Typer) -> None:
 
 
 def models() -> None:
-    """List the trained models that are shipped, with their scores and the commands that made them."""
+    """List the shipped models, their scores and what made them."""
     from neural_em.storage import pretrained
 
     cards = pretrained.models()

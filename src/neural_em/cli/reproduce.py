@@ -20,28 +20,35 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     experiments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="EXPERIMENT",
-            help="static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for "
-            "the four), bce, flying-mnist, flying-mnist-staged.",
-            show_default="all",
-        ),
+        typer.Argument(metavar="EXPERIMENT", hidden=True),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each.", show_default="5; quick 2")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each experiment.", show_default="5; quick 2")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Only write the page from what is there.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="results")] = None,
-    runs: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce")] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most so many.", show_default="500")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop after so long; the same command goes on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results.", show_default="results; quick runs/quick/results")
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce; quick runs/quick")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs at most.", show_default="500")] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU.")
+    ] = "auto",
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")
+    ] = None,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Evaluate runs that are not finished too; the page marks them.")
     ] = False,
 ) -> None:
-    """Train and evaluate what is missing of the paper's results, and write results/reproduction.md.
+    """Train and evaluate the paper's experiments; write their page.
 
-    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again.
+    EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
+    the four), bce, flying-mnist or flying-mnist-staged; several may be given, and none means all.
+    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again. The page is
+    results/reproduction.md.
     """
     from neural_em.reproduce import Reproduction, chosen
     from neural_em.reproduce.plan import QUICK_SEEDS, SEEDS
@@ -51,7 +58,7 @@ def reproduce(
     runs = runs or (QUICK_RUNS if quick else RUNS)
     out = out or (runs / "results" if quick else RESULTS)
     seeds = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
-    work = Reproduction(runs, out, seeds, quick, device, epochs, max_minutes, unfinished, typer.echo)
+    work = Reproduction(runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, typer.echo)
     typer.echo(work.report() if report else work.do(trainings))
     if work.interrupted:
         raise typer.Exit(_INTERRUPTED)

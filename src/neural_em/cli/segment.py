@@ -21,24 +21,32 @@ def register(app: typer.Typer) -> None:
 
 
 def segment(
-    source: Annotated[Path, typer.Argument(metavar="INPUT", help="Image, folder of images, video, GIF or array.")],
+    source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
-    components: Annotated[int | None, typer.Option(help="Components, K.", show_default="as in training")] = None,
+    components: Annotated[int | None, typer.Option(help="Number of components, K.", show_default="as trained")] = None,
     masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
     steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
     starts: Annotated[int, typer.Option(help="Random starts on the first frame; the best goes on.")] = 5,
     separate: Annotated[bool, typer.Option("--separate", help="Every frame is an image of its own.")] = False,
-    fit: Annotated[str, typer.Option(help="How frames fit the model: resize, crop, crop-resize, none.")] = "resize",
-    channels: Annotated[str | None, typer.Option(help="grey, binary, colour.", show_default="the model's")] = None,
+    fit: Annotated[str, typer.Option(help="How to fit frames: resize, crop, crop-resize or none.")] = "resize",
+    channels: Annotated[
+        str | None, typer.Option(help="Read frames as grey, binary or colour.", show_default="the model's")
+    ] = None,
     threshold: Annotated[float, typer.Option(help="Binary frames are 1 above this.")] = 0.5,
     invert: Annotated[bool, typer.Option("--invert", help="Objects are darker than their background.")] = False,
-    movie: Annotated[str, typer.Option(help="mp4, gif or auto: MP4 where it can be written.")] = "auto",
-    fps: Annotated[float | None, typer.Option(help="Frames a second.", show_default="the input's, else 10")] = None,
-    seed: Annotated[int, typer.Option(help="Of the starts and the noise.")] = 0,
+    movie: Annotated[str, typer.Option(help="Overlay video: mp4, gif or auto (MP4 where it can be written).")] = "auto",
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second of the video.", show_default="the input's, else 10")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the starts and of the noise.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
-    """Find the objects in an image or a video: label images, soft assignments, predictions, a coloured video."""
+    """Find the objects in an image or a video of your own.
+
+    INPUT is an image, a folder of images, a video, a GIF or an array. Label images, soft assignments, predictions,
+    theta and an overlay video go into the folder of --out.
+    """
     from neural_em.data.sources import open_source
     from neural_em.report.segmentation import write_segmentation
     from neural_em.segment import SegmentConfig

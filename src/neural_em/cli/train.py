@@ -20,21 +20,21 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    preset: Annotated[str | None, typer.Argument(help="Which experiment; `nem presets` lists them.")] = None,
+    preset: Annotated[str | None, typer.Argument(metavar="PRESET", hidden=True)] = None,
     objects: Annotated[
         int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits")
     ] = None,
     components: Annotated[
-        int | None, typer.Option(help="Components, K.", show_default="flying shapes 3, static 4, digits 2")
+        int | None, typer.Option(help="Number of components, K.", show_default="flying shapes 3, static 4, digits 2")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="At most so many; early stopping may end sooner.", show_default="500")
+        int | None, typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Samples of a step, over all processes.", show_default="64")
+        int | None, typer.Option(help="Sequences of a training step, over all processes.", show_default="64")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the weights, the order, the noise and the starts.", show_default="0")
+        int | None, typer.Option(help="Seed of the weights, the order, the noise and the starts.", show_default="0")
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Train so many models together, from --seed on.", show_default="1")
@@ -49,16 +49,22 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; never begin one.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="float32, tf32, float64.", show_default="tf32 on a GPU, else float32")
+        str | None, typer.Option(help="float32, tf32 or float64.", show_default="tf32 on a GPU, else float32")
     ] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop after so long; the same command goes on.")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other field, such as training.learning_rate=0.0005.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Any other field, such as training.learning_rate=0.0005; repeat it."
+        ),
     ] = None,
 ) -> None:
-    """Train a model, with the paper's settings where nothing else is said.
+    """Train a model; the paper's settings hold where none are given.
 
-    Running the same command again goes on where it stopped. `nem presets NAME` shows every field that --set can change.
+    PRESET is an experiment of the paper; `nem presets` lists them, and `nem presets NAME` shows every field that --set
+    can change. Running the same command again goes on where it stopped.
     """
     options = {
         "data.objects": objects, "training.components": components, "training.epochs": epochs,
@@ -85,9 +91,9 @@ def train(
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(help="Show every field of one of them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", hidden=True)] = None,
 ) -> None:
-    """List the presets, or show all settings of one."""
+    """List the presets, or show every setting of the one called NAME."""
     from neural_em import config, experiments
 
     if name is not None:

@@ -10,6 +10,7 @@ from neural_em.errors import refuse, unknown
 
 Kind = Literal["static-shapes", "flying-shapes", "flying-mnist", "file"]
 Split = Literal["training", "validation", "test"]
+Part = Literal["training", "validation", "test", "all"]  # "all": the user's own data, undivided
 Overlap = Literal["maximum", "sum"]
 Channels = Literal["auto", "grey", "colour", "binary"]
 Fit = Literal["none", "resize", "crop", "crop-resize"]
@@ -77,11 +78,14 @@ class DataConfig:
         else:
             self._check_scene()
 
-    def size(self, split: Split) -> int:
-        """Sequences in the split."""
-        if split not in SPLITS:
-            unknown("split", split, SPLITS)
-        return {"training": self.train_size, "validation": self.validation_size, "test": self.test_size}[split]
+    def size(self, split: Part) -> int:
+        """Sequences in the split, at most; in ``all`` of a file."""
+        sizes = {"training": self.train_size, "validation": self.validation_size, "test": self.test_size}
+        if self.kind == "file":
+            sizes["all"] = sum(sizes.values())
+        if split not in sizes:
+            unknown("split", split, sizes)
+        return sizes[split]
 
     def scene(self) -> tuple[int, int, int, int]:
         """Objects, frames, height and width of a generated kind."""
@@ -122,6 +126,10 @@ class DataConfig:
             refuse("frames", "1 for static-shapes", frames)
         if self.path is not None or self.masks is not None:
             refuse("path and masks", "kind 'file'", repr(self.kind))
+        if self.kind != "flying-mnist":
+            for name, usual in (("overlap", "maximum"), ("digits", None), ("mnist", None)):
+                if getattr(self, name) != usual:
+                    refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 
     def _check_file(self) -> None:
         if not self.path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
-from neural_em.data.config import DataConfig, Split
+from neural_em.data.config import SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, SceneReader, StreamingDataset, empty_for, fill, memory_budget
 from neural_em.data.digits import digit_scenes
 from neural_em.data.files import existing
@@ -26,7 +28,7 @@ GENERATORS: Mapping[str, Callable[[DataConfig, Split, int, torch.device | str], 
 
 def load_split(
     config: DataConfig,
-    split: Split,
+    split: Part,
     seed: int,
     device: torch.device | str = "cpu",
     size: int | None = None,
@@ -36,7 +38,7 @@ def load_split(
 
     Args:
         config: What data.
-        split: "training", "validation" or "test".
+        split: "training", "validation" or "test"; "all" for the user's own data, where it is not divided into these.
         seed: Names the generated data; files do not depend on it.
         device: Where the batches are wanted.
         size: How many sequences; ``None``: as the config says. Files give what they have, at most.
@@ -48,12 +50,22 @@ def load_split(
         refuse("size", "an integer >= 1", count)
     budget = memory_budget(device) if max_bytes is None else max_bytes
     if config.kind != "file":
+        assert split != "all"  # `size` has refused it
         return _generated(config, split, seed, device, count, budget)
     path = existing(config.path or "")
+    if split == "all" and divided(path):
+        unknown("split", split, SPLITS)
     if is_hdf5(path):
+        assert split != "all"
         _check_plain(config)
         return load_hdf5(path, split, device, count, config.frames, budget)
     return load_own(config, split, device, count, budget)
+
+
+def divided(path: str | os.PathLike[str]) -> bool:
+    """Whether a file or folder of the user's is itself divided into training, validation and test."""
+    place = Path(path).expanduser()
+    return all((place / name).is_dir() for name in SPLITS) if place.is_dir() else place.is_file() and is_hdf5(place)
 
 
 def generator(config: DataConfig, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:

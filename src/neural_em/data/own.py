@@ -2,7 +2,7 @@
 
 Clips longer than a sequence are cut into windows. Where the folder has no subfolders ``training``, ``validation`` and
 ``test``, sequences are dealt out in tens: eight to training, the ninth to validation, the tenth to test; fewer than
-ten are used whole in every split, and the data set's note says so.
+ten are used whole in every split, and the data set's note says so. The part ``all`` is everything, undivided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import SPLITS, DataConfig, Split
+from neural_em.data.config import SPLITS, DataConfig, Part
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.data.files import existing
 from neural_em.data.fitting import Fitting
@@ -41,7 +41,7 @@ class _Window:
 
 
 def load_own(
-    config: DataConfig, split: Split, device: torch.device | str, size: int | None, max_bytes: int | None
+    config: DataConfig, split: Part, device: torch.device | str, size: int | None, max_bytes: int | None
 ) -> Dataset:
     """One split of what is at ``config.path``; held in memory if it needs at most ``max_bytes``, else on the disk."""
     path, masks_path, divided = _places(config, split)
@@ -58,7 +58,7 @@ def load_own(
     return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
 
 
-def _places(config: DataConfig, split: Split) -> tuple[Path, Path | None, bool]:
+def _places(config: DataConfig, split: Part) -> tuple[Path, Path | None, bool]:
     """Frames, masks, and whether the folder itself is divided into splits."""
     path = existing(config.path or "")
     masks = existing(config.masks) if config.masks else None
@@ -82,7 +82,9 @@ def _windows(clips: Sequence[Source], lengths: Sequence[int], frames: int, strid
     return windows
 
 
-def _deal(windows: list[_Window], split: Split) -> tuple[list[_Window], str]:
+def _deal(windows: list[_Window], split: Part) -> tuple[list[_Window], str]:
+    if split == "all":
+        return windows, ""
     if len(windows) < _FEWEST:
         return windows, _ALL_SPLITS
     places = {"training": range(8), "validation": (8,), "test": (9,)}[split]

@@ -18,9 +18,13 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
 from neural_em.model import NeuralEM
+from neural_em.model.checks import check_integer
 
 _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
 _NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}
+_MOST_NUMBERS = 1 << 31  # in all steps' psi of a single sequence
+# the most that anybody can mean; more is a slip of the finger, and is refused before it takes memory
+LIMITS = {"components": 1024, "steps": 100_000, "starts": 1000, "limit": 10**8, "batch_size": 10**6}
 Arrays = dict[str, np.ndarray]
 
 
@@ -50,12 +54,9 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Refuses numbers that cannot be."""
-        for name in ("components", "steps", "starts", "limit", "batch_size"):
-            value = getattr(self, name)
-            if value is None and name in ("steps", "limit"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                refuse(name, "an integer >= 1", repr(value))
+        for name, most in LIMITS.items():
+            if getattr(self, name) is not None or name not in ("steps", "limit"):
+                check_integer(name, getattr(self, name), 1, most)
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             refuse("seed", "an integer", repr(self.seed))
 
@@ -98,7 +99,11 @@ def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> 
     T, C, H, W = dataset.shape
     limit = _NUMBERS["cuda" if next(model.parameters()).is_cuda else "cpu"]
     steps = config.steps or (model.config.steps if config.static or T == 1 else T - 1)
-    return max(1, min(config.batch_size, limit // (steps * config.components * C * H * W)))
+    numbers = steps * config.components * C * H * W
+    if numbers > _MOST_NUMBERS:
+        most = max(1, _MOST_NUMBERS // (C * H * W))
+        refuse("steps x components", f"at most {most} for frames of {C} x {H} x {W}", f"{steps} x {config.components}")
+    return max(1, min(config.batch_size, limit // numbers))
 
 
 @contextmanager

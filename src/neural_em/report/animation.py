@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
+from neural_em.data.files import replacing
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.report.colours import LIMIT, Pixels, distinct, palette
-from neural_em.report.files import replacing
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
 
 TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
@@ -59,7 +59,7 @@ def save_animation(
     if kind not in writers:
         unknown(f"{path}: format of an animation", kind, writers)
     pictures = animation_frames(sequence, magnification, captions)
-    with replacing(path) as temporary:
+    with replacing(path, make_folder=True) as temporary:
         writers[kind](temporary, pictures, fps)
     return path
 

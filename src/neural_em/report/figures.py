@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
+from neural_em.data.files import replacing
 from neural_em.errors import refuse, unknown
 from neural_em.report.colours import Pixels, blend, colour_groups, palette
-from neural_em.report.files import replacing
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 
 DPI = 200
@@ -34,7 +34,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
         unknown(f"{path}: format of a figure", kind, FORMATS)
     metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"CreationDate": None, "Producer": None}
     # type 42 keeps the text in a PDF selectable
-    with replacing(path) as temporary, matplotlib.rc_context({"pdf.fonttype": 42}):
+    with replacing(path, make_folder=True) as temporary, matplotlib.rc_context({"pdf.fonttype": 42}):
         figure.savefig(temporary, format=kind, dpi=figure.dpi, metadata=metadata)
     return path
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from neural_em.data.files import replacing
 from neural_em.errors import refuse
 from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
-from neural_em.report.files import replacing
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player
 from neural_em.report.svg import COLOURS, Line, line_chart
@@ -62,7 +62,7 @@ def write_page(
         lead: a sentence below it; by default the run's name, or how many there are.
     """
     path = Path(path)
-    with replacing(path) as temporary:
+    with replacing(path, make_folder=True) as temporary:
         temporary.write_text(render_page(runs, title, lead), encoding="utf-8")
     return path
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from neural_em.data.files import replacing
 from neural_em.errors import refuse
 from neural_em.report.colours import LIMIT, palette
-from neural_em.report.files import replacing
 
 _GAP = 2  # pixels between frames, before enlarging
 _EDGE = (64, 64, 64)
@@ -57,7 +57,7 @@ def write_preview(
     if suffix not in Image.registered_extensions():
         refuse(os.fspath(path), "the name of an image file, such as preview.png", repr(suffix))
     picture = Image.fromarray(draw_preview(frames, groups, zoom))
-    with replacing(path) as partial:
+    with replacing(path, make_folder=True) as partial:
         picture.save(partial)
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
+from neural_em.data.files import replacing
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments import PRESETS, Experiment, train
 from neural_em.experiments.evaluation import EVALUATIONS, Evaluator, make_folder, stored, write_result
-from neural_em.report.files import replacing
+from neural_em.experiments.logs import read_object
 from neural_em.report.tables import MISSING
-from neural_em.reproduce.cells import cells
+from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.page import render
 from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import TRAININGS, Training
@@ -41,6 +42,7 @@ class Reproduction:
         quick: at toy size.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         epochs: at most so many in each training, where fewer than the paper's are wanted.
+        precision: of training; ``bf16`` is faster on a GPU.
         max_minutes: stop after so long; the same call goes on.
         unfinished: evaluate runs whose training is not finished too.
         say: told what is going on, a line at a time.
@@ -54,6 +56,7 @@ class Reproduction:
     quick: bool = False
     device: str = "auto"
     epochs: int | None = None
+    precision: str = "auto"
     max_minutes: float | None = None
     unfinished: bool = False
     say: Callable[[str], None] = lambda line: None
@@ -62,8 +65,7 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         """Refuses to mix toy runs with results."""
-        results = RESULTS.resolve()
-        if self.quick and (self.out.resolve() == results or results in self.out.resolve().parents):
+        if self.quick and _holds_results(self.out):
             refuse("out", "a folder outside of results/ for runs of toy size", f"{self.out}")
         if self.seeds < 1:
             refuse("seeds", "an integer >= 1", self.seeds)
@@ -85,6 +87,9 @@ class Reproduction:
         Returns:
             The page.
         """
+        if self.quick:  # says at once that whatever comes here is of toy size
+            make_folder(self.out)
+            self._write_cells([])
         with _threads(1 if self.quick else None):  # what is so small is slower on more
             for training in trainings:
                 try:
@@ -106,11 +111,14 @@ class Reproduction:
         found = cells(records)
         pictures = draw_all(records, self.runs, self.out, self.evaluator, self.quick, self.say)
         make_folder(self.out)
-        values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
-        write_whole(self.out / CELLS, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
-        with replacing(self.out / PAGE) as partial:
+        self._write_cells(found)
+        with replacing(self.out / PAGE, make_folder=True) as partial:
             partial.write_text(render(found, records, self.runs, pictures), encoding="utf-8")
         return self.out / PAGE
+
+    def _write_cells(self, found: Sequence[Cell]) -> None:
+        values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
+        write_whole(self.out / CELLS, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
 
     def _all(self) -> dict[str, Training]:
         return {name: each.small() if self.quick else each for name, each in TRAININGS.items()}
@@ -126,7 +134,7 @@ class Reproduction:
 
     def _train(self, training: Training) -> None:
         """Trains the seeds that are not finished, all together."""
-        experiment, folder = self._sized(training.experiment(self.epochs)), self.runs / training.name
+        experiment, folder = self._sized(training.experiment(self.epochs, self.precision)), self.runs / training.name
         seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]
         if all(finished(path, experiment) for path in seeds):
             return
@@ -161,6 +169,18 @@ class Reproduction:
         data = experiment.data
         shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
         return experiment.for_frames(shape, PRESETS[experiment.name].model)
+
+
+def _holds_results(folder: Path) -> bool:
+    """Whether a folder, wherever it is, belongs to results that are not of toy size."""
+    folder, results = folder.resolve(), RESULTS.resolve()
+    if folder == results or (folder.is_dir() and any(folder.iterdir()) and not _toy(folder)):
+        return True
+    return any(above == results or (above.name == results.name and not _toy(above)) for above in folder.parents)
+
+
+def _toy(folder: Path) -> bool:
+    return read_object(folder / CELLS).get("quick") is True
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""The user's own data for a trained model: fitted to it as ``nem segment`` fits them, all of them unless divided."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from neural_em.data import DataConfig
+from neural_em.data.config import Part
+from neural_em.data.hdf5 import is_hdf5
+from neural_em.data.load import divided
+from neural_em.experiments.runs import TrainedRun
+from neural_em.segment import usual_channels
+
+_EVERYTHING = 10**9  # sequences
+
+
+def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
+    """The config that brings what is at the path to the run's model.
+
+    Data of a run that was trained on files are cut and fitted as those were. An HDF5 file is taken as it is.
+    """
+    data, model = run.experiment.data, run.experiment.model
+    trained_on_files = run.data_known and data.kind == "file"
+    given: Any = {"path": os.path.abspath(path), "masks": None if masks is None else os.path.abspath(masks)}
+    sizes: Any = dict.fromkeys(("train_size", "validation_size", "test_size"), _EVERYTHING)
+    own = replace(data, **given) if trained_on_files else DataConfig("file", **given, **sizes)
+    if is_hdf5(Path(path)):
+        return replace(own, channels="auto", fit="none", stride=None)
+    if own.channels == "auto":  # what the run's own files were read as, or what the model is made for
+        seen: Any = "colour" if model.channels == 3 else "grey"
+        own = replace(own, channels=seen if trained_on_files else usual_channels(model))
+    fit: Any = "resize" if own.fit == "none" else own.fit
+    return replace(own, fit=fit, height=model.height, width=model.width)
+
+
+def usual_part(path: str | None) -> Part:
+    """What to evaluate on: the test sequences, or all of the user's own data where they are not divided."""
+    return "test" if path is None or divided(path) else "all"
+
+
+def about_part(run: TrainedRun, path: str, part: str) -> str:
+    """Which part of the user's own data was looked at, and whether training has seen it."""
+    name = Path(path).name or path
+    text = f"all of {name}" if part == "all" else f"the {part} part of {name}"
+    trained = run.experiment.data.path if run.data_known else None
+    known = part in ("all", "training") and trained is not None and os.path.realpath(trained) == os.path.realpath(path)
+    return f"{text}, which training has seen" if known else text

@@ -1,0 +1,100 @@
+"""A trained model on the user's own data: fitted to it as ``nem segment`` does, and it is said which part was used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.known import BARS, GROUPS
+
+Run = Callable[..., Any]
+PERFECT = "AMI (max)             1.000"
+
+
+def enlarged(array: np.ndarray, times: int = 3) -> np.ndarray:
+    return array.repeat(times, axis=0).repeat(times, axis=1)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Twenty pictures of the two bars that the hand-made model knows: in colour, three times as large, with masks."""
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for number in range(20):
+        picture = Image.fromarray(enlarged(BARS * 255).astype(np.uint8)).convert("RGB")
+        picture.save(tmp_path / "images" / f"{number:02}.png")
+        Image.fromarray(enlarged(GROUPS)).save(tmp_path / "masks" / f"{number:02}.png")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """The same as a GIF, which has a palette of colours even where all of them are grey."""
+    frames = [Image.fromarray(enlarged(BARS * (255 - shade)).astype(np.uint8)).convert("P") for shade in range(8)]
+    frames[0].save(tmp_path / "clip.gif", save_all=True, append_images=frames[1:], duration=100)
+    np.save(tmp_path / "clip.npy", np.broadcast_to(enlarged(GROUPS), (8, 18, 18)))
+    return tmp_path / "clip.gif"
+
+
+@pytest.fixture(params=["a weight file alone", "a run on an HDF5 file"])
+def model(request: pytest.FixtureRequest, hand_made: Run, tmp_path: Path) -> Path:
+    run = hand_made()
+    if request.param != "a weight file alone":
+        return Path(run.folder)
+    return Path(shutil.copy(run.weights, tmp_path / "alone.safetensors"))
+
+
+def test_all_images_are_scored_and_the_output_says_so(run_nem: Run, model: Path, images: Path) -> None:
+    options = ["--data", images, "--masks", images.parent / "masks", "--device", "cpu", "--out", "scores"]
+    ended = run_nem("evaluate", model, *options)
+    assert ended.status == 0, ended.errors
+    assert "20 sequences" in ended.out
+    assert "all of images" in ended.out
+    assert PERFECT in ended.out
+    (written,) = Path("scores").glob("all-images_*[0-9a-f].json")
+    assert json.loads(written.read_text())["note"] == "all of images"
+    ended = run_nem("evaluate", model, *options, "--split", "test")
+    assert "2 sequences" in ended.out
+    assert "the test part of images" in ended.out
+
+
+def test_a_grey_gif_fits_a_model_of_one_channel(run_nem: Run, model: Path, clip: Path) -> None:
+    options = ["--data", clip, "--masks", clip.with_suffix(".npy"), "--steps", 7, "--device", "cpu"]
+    ended = run_nem("evaluate", model, *options)
+    assert ended.status == 0, ended.errors
+    assert "1 sequence, 7 steps" in ended.out
+    assert "all of clip.gif" in ended.out
+    assert PERFECT in ended.out
+    ended = run_nem("figure", model, *options, "--out", "figures")
+    assert ended.status == 0, ended.errors
+    assert [path.suffix for path in sorted(Path("figures").glob("sequence-typical-all-*clip*"))] == [".pdf", ".png"]
+    ended = run_nem("report", model, *options)
+    assert ended.status == 0, ended.errors
+    assert "all of clip.gif" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_a_divided_file_gives_its_test_part(run_nem: Run, refused: Run, hand_made: Run, tmp_path: Path) -> None:
+    run = hand_made()
+    alone = shutil.copy(run.weights, tmp_path / "alone.safetensors")
+    ended = run_nem("evaluate", alone, "--data", run.data, "--device", "cpu")
+    assert "the test part of known.h5" in ended.out
+    line = refused("evaluate", alone, "--data", run.data, "--split", "all", "--device", "cpu")
+    assert "split: expected one of training, validation, test, got 'all'" in line
+    assert "split: expected one of training, validation, test" in refused("evaluate", run.folder, "--split", "all")
+
+
+def test_what_training_has_seen_is_said(run_nem: Run, hand_made: Run) -> None:
+    run = hand_made()
+    for split, words in (
+        ("training", "the training part of known.h5, which training has seen"),
+        ("test", "known.h5\n"),
+    ):
+        ended = run_nem("evaluate", run.folder, "--data", run.data, "--split", split, "--device", "cpu")
+        assert words in ended.out
