@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from neural_em import config
-from neural_em.errors import NeuralEMError
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimiser:
-    learning_rate: float = 0.001
-    name: Literal["adam", "sgd"] = "adam"
-    level: Literal[1, 2] = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    components: int = 3
-    static: bool = False
-    title: str = "a run"
-    noise: float | None = None
-    sizes: tuple[int, ...] = (1, 2)
-    weights: tuple[float, ...] | Literal["last", "every"] = "last"
-    optimiser: Optimiser = Optimiser()
-
+from tests.test_config import FIELDS, Experiment, refused
 
 DEEP: list[Any] = []
 for _ in range(100_000):
@@ -54,16 +34,6 @@ HOSTILE_TEXT = {
     "a control character": "\x00",
     "laughs": "[" + ", ".join(["&a0 [x, x]", *(f"&a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]) + "]",
 }
-FIELDS = ["components", "static", "title", "noise", "sizes", "weights", "optimiser"]
-
-
-def refused(call: Any, *arguments: Any) -> str:
-    with pytest.raises(NeuralEMError) as caught:
-        call(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 2000
-    return message
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -22,12 +22,21 @@ def section(title: str) -> str:
     return text
 
 
+def default(option: Any) -> str:
+    """As the help shows it."""
+    if isinstance(option.show_default, str):
+        return option.show_default
+    return "" if option.required or option.default is None or option.default is False else str(option.default)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_of_a_command(name: str) -> None:
-    options = {option for param in COMMANDS[name].params for option in param.opts if option.startswith("--")}
-    rows = re.findall(r"^\| (`--.*?) \|", section(f"nem {name}"), re.MULTILINE)
-    named = {option for row in rows for option in re.findall(r"`(--[a-z0-9-]+)`", row)}
-    assert named == options - {"--help"}
+def test_every_option_of_a_command_with_its_default_and_its_help(name: str) -> None:
+    options = [option for option in COMMANDS[name].params if option.opts[0].startswith("--") and option.name != "help"]
+    rows = re.findall(r"^\| (`--.*?) \| (.*?) ?\| (.*?) \|$", section(f"nem {name}"), re.MULTILINE)
+    expected = [
+        (", ".join(f"`{each}`" for each in option.opts), default(option), option.help.rstrip(".")) for option in options
+    ]
+    assert rows == expected
 
 
 def test_no_command_that_is_not_there() -> None:

@@ -290,7 +290,7 @@ def test_bad_settings_are_refused(field: str, value: object) -> None:
 
 def test_more_than_any_memory_holds_is_refused_before_it_is_taken() -> None:
     config = EvaluationConfig(components=1024, steps=100_000, static=True)
-    with pytest.raises(NeuralEMError, match="steps x components: expected at most .*, got 100000 x 1024"):
+    with pytest.raises(NeuralEMError, match=r"steps x components: expected at most .*, got 100000 x 1024"):
         evaluate(Perfect(), MemoryDataset(torch.zeros(1, 2, 1, SIDE, SIDE), None), config)
 
 

@@ -51,7 +51,7 @@ def data(
         int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")
     ] = None,
     mnist: Annotated[
-        Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="$NEM_MNIST, the cache, a download")
+        Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="NEM_MNIST, the cache, a download")
     ] = None,
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
