@@ -56,7 +56,7 @@ def trained(**changes: Any) -> dict[str, Any]:
     """What a record holds of one run."""
     run = {
         "finished": True, "stopped": "patience", "problem": None, "epochs": 83, "best_epoch": 73, "seconds": 5400.0,
-        "warnings": [], "device": "abacus", "commit": "0123456789abcdef", "torch": "2.13", "evaluations": {},
+        "warnings": [], "precision": "bf16", "device": "abacus", "commit": "0123456789abcdef", "torch": "2.13", "evaluations": {},
     }  # fmt: skip
     return {**run, **changes}
 
@@ -161,8 +161,9 @@ def test_a_cell_is_mean_and_deviation_over_its_runs() -> None:
         "83, 83, 83 (patience)", "k-means 0.250",
     ]  # fmt: skip
     assert row(page, "flying-shapes-3-3", "  2 |") == [
-        "flying-shapes-3-3", "2", "83", "73", "patience", "90 min", "abacus", "0123456789", "2.13"
+        "flying-shapes-3-3", "2", "83", "73", "patience", "90 min", "bf16", "abacus", "0123456789", "2.13"
     ]  # fmt: skip
+    assert "nem train flying-shapes --objects 3 --components 3 --set training.precision=bf16 --seeds 3" in page
 
 
 def test_no_run_no_number() -> None:

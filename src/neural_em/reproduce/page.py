@@ -100,11 +100,12 @@ def _lengths(cell: Cell) -> str:
 
 
 def _runs(records: Mapping[str, Record]) -> str:
-    header = ["run", "seed", "epochs", "best", "stopped", "time", "device", "commit", "torch"]
+    header = ["run", "seed", "epochs", "best", "stopped", "time", "precision", "device", "commit", "torch"]
     rows = [
         [
             name, seed, _epochs(run), run.get("best_epoch"), run.get("stopped") or "not finished",
-            _time(run.get("seconds")), run.get("device"), _short(run.get("commit")), run.get("torch"),
+            _time(run.get("seconds")), run.get("precision"), run.get("device"), _short(run.get("commit")),
+            run.get("torch"),
         ]
         for name, record in records.items()
         for seed, run in record["runs"].items()
@@ -144,14 +145,17 @@ def _commands(records: Mapping[str, Record], runs: Path) -> str:
     lines = ["## Commands\n", "`nem reproduce` does all of this; each experiment alone, `nem reproduce NAME`, is:\n"]
     lines.append("```sh")
     for name, training in TRAININGS.items():
-        count = len(records.get(name, {}).get("runs", {})) or 5
-        lines += _command(training, runs / name, count)
+        lines += _command(training, runs / name, records.get(name, {}).get("runs", {}))
     return "\n".join([*lines, "```", ""])
 
 
-def _command(training: Training, folder: Path, seeds: int) -> list[str]:
+def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
+    """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
+    limits = [max(run.get("stage_epochs") or [run.get("epochs") or 0])
+              for run in runs.values() if run.get("stopped") == "epochs"]  # fmt: skip
+    precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
-    return [training.command(folder, seeds), *evaluations]
+    return [training.command(folder, len(runs) or 5, max(limits) if limits else None, precision), *evaluations]
 
 
 def _epochs(run: Mapping[str, Any]) -> str:

@@ -33,17 +33,20 @@ class Training:
     evaluations: Mapping[str, Evaluation]
     quick: bool = False
 
-    def experiment(self, epochs: int | None = None) -> Experiment:
+    def experiment(self, epochs: int | None = None, precision: str = "auto") -> Experiment:
         """All settings of the training, of its first seed."""
         fields = {"objects": "data.objects", "components": "training.components"}
         overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
         overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
         overrides += [] if epochs is None else [f"training.epochs={epochs}"]
+        overrides += [] if precision == "auto" else [f"training.precision={precision}"]
         return build(self.preset, overrides)
 
-    def command(self, folder: Path, seeds: int) -> str:
+    def command(self, folder: Path, seeds: int, epochs: int | None = None, precision: str = "auto") -> str:
         """The training as one command."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
+        options += "" if epochs is None else f" --epochs {epochs}"
+        options += "" if precision == "auto" else f" --set training.precision={precision}"
         return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
 
     def small(self) -> Training:
