@@ -11,6 +11,10 @@ VENV_OPTIONS ?=
 PACKAGE ?= -e .
 WORKERS ?= 2
 PYTEST_OPTIONS ?=
+# what shows that a wheel is whole: its files and versions, the commands, the shipped models, presets, demo, page, export
+WHEEL_TESTS := tests/test_package.py tests/test_demo.py tests/test_experiments.py tests/model/test_golden.py \
+  tests/report/test_page.py tests/storage/test_pretrained.py \
+  $(addprefix tests/cli/test_,app.py demo.py evaluate.py export.py models.py report.py segment.py)
 # the machine's own Python, with its own PyTorch for CUDA
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
@@ -22,7 +26,7 @@ INSTALL = $(PIP) install --quiet --no-build-isolation -c $(VENV)/constraints.txt
 # two processes of one thread each: more threads than cores only wait for each other
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(PYTEST_OPTIONS)
 
-.PHONY: help setup demo test test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock clean
+.PHONY: help setup demo test test-wheel test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,6 +39,9 @@ demo: $(VENV)/.base ## group moving objects and write demo/index.html
 
 test: $(VENV)/.test ## the tests, without the long ones
 	$(PYTEST) -m "not slow and not gpu and not browser"
+
+test-wheel: $(VENV)/.test ## a part of them, about a minute: for an environment where a wheel is installed
+	$(PYTEST) -m "not slow and not gpu and not browser" $(WHEEL_TESTS)
 
 test-slow: $(VENV)/.test ## the long tests: crashes, fuzzing, browser, quick reproduction
 	$(PYTEST) -m "slow or browser"

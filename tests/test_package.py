@@ -40,14 +40,14 @@ def test_every_name_on_the_face_of_the_package_is_there() -> None:
     assert [name for name in neural_em.__all__ if not hasattr(neural_em, name)] == []
 
 
-def test_files_beside_the_code_are_installed() -> None:
-    """Fails against a wheel that leaves them out."""
+def test_all_files_are_installed() -> None:
+    """Fails against a wheel that leaves them out, or a part of the code."""
     package = resources.files("neural_em")
     assert (package / "py.typed").is_file()
     source = ROOT / "src" / "neural_em"
-    beside = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
-    beside = [path for path in beside if path.suffix not in {".py", ".pyc"}]
-    assert [str(path) for path in beside if not package.joinpath(*path.parts).is_file()] == []
+    files = [path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {".py", ".css", ".js", ".safetensors"} <= {path.suffix for path in files}
+    assert [str(path) for path in files if not package.joinpath(*path.parts).is_file()] == []
 
 
 @pytest.mark.parametrize("command", [("-m", "neural_em"), ("-c", "from neural_em.cli import main; main()")])
