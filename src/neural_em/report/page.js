@@ -24,7 +24,7 @@
       this.slider.addEventListener("input", () => this.go(Number(this.slider.value) - 1));
       root.addEventListener("focusin", () => { current = this; });
       root.addEventListener("pointerdown", () => { current = this; });
-      this.show(0);
+      this.show(this.steps - 1); // what came of it; playing begins at the first step
     }
 
     draw(canvas) {

@@ -38,8 +38,8 @@ def player(sequence: SequenceReport, heading: str) -> str:
         f'<header><h4>{heading}</h4><span class="score">{score}</span></header>'
         f'<div class="panels">{"".join(panels)}</div><div class="panels">{"".join(components)}</div>'
         f'<div class="controls">{buttons}'
-        f'<input type="range" min="1" max="{sequence.steps}" value="1" aria-label="step">'
-        f"<output>1 / {sequence.steps}</output></div></article>"
+        f'<input type="range" min="1" max="{sequence.steps}" value="{sequence.steps}" aria-label="step">'
+        f"<output>{sequence.steps} / {sequence.steps}</output></div></article>"
     )
 
 
