@@ -182,7 +182,7 @@ class Hdf5Reader:
         try:
             features = self._features[: self.frames, rows]
             groups = None if self._groups is None else self._groups[: self.frames, rows]
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
+        except (OSError, RuntimeError, TypeError, ValueError, MemoryError) as error:
             raise NeuralEMError(f"{self._name}: cannot be read: {_first_line(error)}") from None
         features = np.asarray(features, np.float32)  # (T,B,H,W,C)
         if features.size and not (features.min() >= 0 and features.max() <= 1):  # false for NaN as well

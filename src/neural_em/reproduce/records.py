@@ -15,6 +15,7 @@ from neural_em.experiments.evaluation import Evaluation, make_folder, stored
 from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
 from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
 from neural_em.reproduce.plan import Training
+from neural_em.reproduce.sound import is_sound_run
 from neural_em.storage.weights import write_whole
 from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
 
@@ -50,11 +51,8 @@ def read_record(path: Path, training: Training) -> Record | None:
         refuse(f"{path}", f"the record of {training.name} in format {FORMAT}", "something else")
     if record.get("quick") is not training.quick:
         refuse(f"{path}", "a record of runs of the same size", f"one with quick={record.get('quick')}")
-    sound = isinstance(record.get("runs"), dict) and all(
-        seed.isdigit() and isinstance(run, dict) and isinstance(run.get("evaluations"), dict)
-        for seed, run in record["runs"].items()
-    )
-    if not sound:
+    runs = record.get("runs")
+    if not isinstance(runs, dict) or not all(seed.isdecimal() and is_sound_run(run) for seed, run in runs.items()):
         refuse(f"{path}", "runs with their evaluations, by seed", "something else")
     return record
 
