@@ -80,6 +80,12 @@ def test_a_grey_gif_fits_a_model_of_one_channel(run_nem: Run, model: Path, clip:
     assert "all of clip.gif" in Path("report.html").read_text(encoding="utf-8")
 
 
+def test_frames_that_fill_no_sequence_are_told(run_nem: Run, model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "long.npy", np.broadcast_to(BARS, (24, 6, 6)))
+    ended = run_nem("evaluate", model, "--data", "long.npy", "--device", "cpu")
+    assert "all of long.npy; 3 frames at the end of clips do not fill a sequence of 21" in ended.out
+
+
 def test_a_divided_file_gives_its_test_part(run_nem: Run, refused: Run, hand_made: Run, tmp_path: Path) -> None:
     run = hand_made()
     alone = shutil.copy(run.weights, tmp_path / "alone.safetensors")

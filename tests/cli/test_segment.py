@@ -50,7 +50,7 @@ def test_every_kind_of_input(kind: str, run_nem, tmp_path: Path, weights: str) -
     ended = run_nem("segment", source, "--model", weights, "--out", "out")
     assert ended.status == 0, ended.errors
     count = 1 if kind == "image.png" else 4
-    assert f"out: {count} frames of " in ended.out
+    assert f"out: {'1 frame' if count == 1 else f'{count} frames'} of " in ended.out
     labels = [read_labels(path) for path in sorted((tmp_path / "out" / "labels").iterdir())]
     assert len(labels) == count
     side = 96 if kind == "clip.mp4" else 24

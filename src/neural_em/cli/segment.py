@@ -83,8 +83,8 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 def _tell(written: Any) -> None:
     summary = cast(dict[str, Any], written.summary)
-    typer.echo(f"{written.path}: {summary['frames']} frames of {summary['height']} x {summary['width']} pixels, "
-               f"{summary['components']} components")  # fmt: skip
+    counts = [f"{summary[name]} {name if summary[name] != 1 else name[:-1]}" for name in ("frames", "components")]
+    typer.echo(f"{written.path}: {counts[0]} of {summary['height']} x {summary['width']} pixels, {counts[1]}")
     scores = summary.get("scores", {})
     if "mean_over_frames" in scores:
         mean, last = scores["mean_over_frames"], scores["last_scored_frame"]

@@ -51,7 +51,9 @@ def load_own(
     frames = config.frames or _usual_frames(clips, lengths)
     windows = _windows(clips, lengths, frames, config.stride or frames)
     note = ""
-    if not divided:
+    if split == "all":
+        note = _left_over(windows, lengths, frames)
+    elif not divided:
         windows, note = _deal(windows, split)
     windows = windows[:size]
     fitting = _fitting(config, clips)
@@ -82,9 +84,14 @@ def _windows(clips: Sequence[Source], lengths: Sequence[int], frames: int, strid
     return windows
 
 
+def _left_over(windows: Sequence[_Window], lengths: Sequence[int], frames: int) -> str:
+    """What is said of the ends of clips that are too short for one more sequence."""
+    ends = {window.clip: window.first + frames for window in windows}  # the last one's of each clip
+    left = sum(lengths[clip] - end for clip, end in ends.items())
+    return f"{left} frames at the end of clips do not fill a sequence of {frames}" if left else ""
+
+
 def _deal(windows: list[_Window], split: Part) -> tuple[list[_Window], str]:
-    if split == "all":
-        return windows, ""
     if len(windows) < _FEWEST:
         return windows, _ALL_SPLITS
     places = {"training": range(8), "validation": (8,), "test": (9,)}[split]

@@ -78,7 +78,7 @@ def score_keys(rows: Rows) -> list[str]:
 def words(key: str) -> str:
     """A column's name for people: 'validation_ami_last' is 'validation AMI last'."""
     parts = re.split(r"[_/.\s]+", key)
-    return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce", "iou") else part for part in parts if part)
+    return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
 
 
 def _keys(tables: Iterable[Rows], pattern: str) -> list[str]:
