@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+HALVES = (torch.float16, torch.bfloat16)
 EPSILON = 1e-12  # of the layer norm, as in the authors' code
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "relu": F.relu, "sigmoid": torch.sigmoid}
 
@@ -81,8 +82,9 @@ def activate(x: Tensor, scale: Tensor | None, offset: Tensor | None, kind: str) 
 def normalise(x: Tensor) -> Tensor:
     """Each sample of (N,...) to zero mean and unit deviation."""
     over = tuple(range(1, x.dim()))
-    centred = x - x.mean(dim=over, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(dim=over, keepdim=True) + EPSILON)
+    wide = x.float() if x.dtype in HALVES else x  # small squares vanish in half precision, and so does epsilon
+    centred = wide - wide.mean(dim=over, keepdim=True)
+    return (centred * torch.rsqrt(centred.square().mean(dim=over, keepdim=True) + EPSILON)).to(x.dtype)
 
 
 class Encoder(nn.Module):
