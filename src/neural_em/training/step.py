@@ -6,8 +6,10 @@ unroll follow each other without waiting for Python.
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -130,7 +132,7 @@ class TrainingStep:
                 self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 out = body()
             torch.cuda.synchronize(self.device)
         except torch.OutOfMemoryError:
@@ -166,3 +168,16 @@ class TrainingStep:
             for name, parameter in self.model.named_parameters():
                 for key, value in self.optimizer.state[parameter].items():
                     value.copy_(tensors[f"{name}.{key}"])
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """An older graph that the garbage collector ended in the middle of a recording would spoil it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
