@@ -218,7 +218,9 @@ def _named(index: int, run: RunReport) -> str:
 
 
 def _rounded(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float | np.floating) and not np.isnan(value) else number(value)
+    if not isinstance(value, float | np.floating) or np.isnan(value):
+        return number(value)
+    return f"{value:.4g}" if abs(value) >= 1 else f"{round(value, 4) + 0.0:.4f}"  # plus zero: none is minus zero
 
 
 def _anchor(name: str) -> str:
