@@ -74,7 +74,6 @@ def test_an_earlier_demo_is_replaced_and_nothing_else(empty_shelf: Path, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "shelf"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     "flying-shapes" not in [card.name for card in pretrained.models()], reason="no flying-shapes model is shipped yet"
 )
