@@ -103,7 +103,9 @@ def _frozen(model: NeuralEM) -> NeuralEM:
 
 def _write_torch(model: NeuralEM, steps: int, folder: Path) -> None:
     for name, program in (("step", _step_program(model)), ("unroll", _unroll_program(model, steps))):
-        torch.export.save(program, str(folder / f"{name}.pt2"))
+        held = io.BytesIO()  # a disk that is full ends the process where PyTorch itself writes to it
+        torch.export.save(program, held)
+        (folder / f"{name}.pt2").write_bytes(held.getbuffer())
 
 
 def _write_onnx(model: NeuralEM, steps: int, folder: Path) -> None:

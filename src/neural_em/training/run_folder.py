@@ -5,6 +5,7 @@ A folder belongs to one config for good and to one process at a time.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -54,6 +55,7 @@ class RunFolder:
         except OSError as error:
             raise NeuralEMError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         try:
+            self._clear()
             if self.has_begun:
                 compare(self.path, config)
             write_whole(self.path / CONFIG, configs.dump(config).encode())
@@ -127,6 +129,12 @@ class RunFolder:
         if (CHECKPOINTS in names and parts) or (has_parts and not parts):
             kinds = ("a single run", "runs in sub-folders (several seeds or stages)")
             refuse(f"{self.path}", f"{kinds[parts]} or a new folder", kinds[not parts])
+
+    def _clear(self) -> None:
+        """Removes what killed processes left half-written; nobody else writes here while the folder is locked."""
+        for path in self.path.glob(".*.partial"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _take_lock(self) -> None:
         self._lock = open(  # noqa: SIM115 (open as long as the run)
