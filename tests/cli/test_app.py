@@ -90,6 +90,17 @@ def test_too_little_memory_is_one_line(
     assert errors.count("\n") == 1
 
 
+def test_an_interruption_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(**_: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr(app, "app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_a_mistake_in_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "app", _mistake)
     with pytest.raises(RuntimeError, match="shapes"):

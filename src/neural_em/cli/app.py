@@ -62,6 +62,8 @@ def main() -> None:
         _refuse(_usage(error))
     except BrokenPipeError:
         raise SystemExit(1) from None
+    except typer.Abort:  # Ctrl-C, as older versions of typer pass it on
+        raise SystemExit(130) from None
     except (OSError, MemoryError, RuntimeError) as error:
         reason = _machine(error)
         if _debug or reason is None:
