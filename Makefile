@@ -26,7 +26,8 @@ INSTALL = $(PIP) install --quiet --no-build-isolation -c $(VENV)/constraints.txt
 # two processes of one thread each: more threads than cores only wait for each other
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(PYTEST_OPTIONS)
 
-.PHONY: help setup demo test test-wheel test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock clean
+.PHONY: help setup demo test test-wheel test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock \
+  audit licences clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -126,3 +127,9 @@ lock: | $(VENV)/.python ## write requirements.lock anew from constraints.txt (mi
 	  --unsafe-package torch --output-file build/lock/hashes constraints.txt
 	sed -n '/^#/p; /^#/!q' requirements.lock > build/lock/head
 	sed '/^# WARNING/,$$d; /^$$/d' build/lock/hashes | cat build/lock/head - > requirements.lock
+
+audit: | $(VENV)/.python ## look the pinned versions up among the known vulnerabilities, where these can be reached
+	$(BIN)/python tools/audit.py
+
+licences: $(VENV)/.dev ## write docs/licences.md anew from what is installed
+	$(BIN)/python tools/licences.py
