@@ -56,7 +56,8 @@ def trained(**changes: Any) -> dict[str, Any]:
     """What a record holds of one run."""
     run = {
         "finished": True, "stopped": "patience", "problem": None, "epochs": 83, "best_epoch": 73, "seconds": 5400.0,
-        "warnings": [], "precision": "bf16", "device": "abacus", "commit": "0123456789abcdef", "torch": "2.13", "evaluations": {},
+        "warnings": [], "precision": "bf16", "device": "abacus", "commit": "0123456789abcdef", "torch": "2.13",
+        "evaluations": {},
     }  # fmt: skip
     return {**run, **changes}
 

@@ -220,7 +220,8 @@ def _named(index: int, run: RunReport) -> str:
 def _rounded(value: Any) -> str:
     if not isinstance(value, float | np.floating) or np.isnan(value):
         return number(value)
-    return f"{value:.4g}" if abs(value) >= 1 else f"{round(value, 4) + 0.0:.4f}"  # plus zero: none is minus zero
+    size = float(value)
+    return f"{size:.4g}" if abs(size) >= 1 else f"{round(size, 4) + 0.0:.4f}"  # plus zero: no minus zero
 
 
 def _anchor(name: str) -> str:
