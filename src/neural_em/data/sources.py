@@ -187,7 +187,8 @@ def open_clips(path: str | os.PathLike[str], leave_out: Path | None = None) -> l
 
 
 def _open_folder(folder: Path, leave_out: Path | None) -> list[Source]:
-    entries = [entry for entry in images.visible(folder) if leave_out is None or entry.resolve() != leave_out.resolve()]
+    without = None if leave_out is None else os.path.realpath(leave_out)
+    entries = [entry for entry in images.visible(folder) if os.path.realpath(entry) != without]  # even of link loops
     pictures = [entry for entry in entries if entry.suffix.lower() in images.SUFFIXES and not entry.is_dir()]
     clips = [entry for entry in entries if entry.is_dir() or entry.suffix.lower() in CLIPS]
     if pictures and clips:
