@@ -60,6 +60,9 @@ def test_all_images_are_scored_and_the_output_says_so(run_nem: Run, model: Path,
     assert PERFECT in ended.out
     (written,) = Path("scores").glob("all-images_*[0-9a-f].json")
     assert json.loads(written.read_text())["note"] == "all of images"
+    ended = run_nem("figure", model, *options[:-1], "figures")
+    assert [Path(line).suffix for line in ended.out.split()] == [".png", ".pdf"]
+    assert ended.out.startswith("figures/static-")  # images, step by step
     ended = run_nem("evaluate", model, *options, "--split", "test")
     assert "2 sequences" in ended.out
     assert "the test part of images" in ended.out

@@ -74,17 +74,16 @@ def figure(
     RUN is a run folder (also one of several seeds), a weight file or a shipped model; several may be given.
     """
     from neural_em.experiments.evaluation import Evaluator
-    from neural_em.report.run_figures import KINDS, Subject, draw, save, save_as
+    from neural_em.report.run_figures import KINDS, Subject, draw, save, save_as, usual_kind
 
     evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
     found = _found(runs, weights, preset)
-    images = static or found[0].experiment.data.frames == 1
-    kinds = kind or ["static" if images and gif is mp4 is False else "sequence"]
-    for each in kinds:
+    for each in kind or ():
         if each not in KINDS:
             unknown("kind", each, KINDS)
     with progress_bar() as progress:
         subject = Subject(Evaluator(device, progress), found, evaluation, pick or ())
+        kinds = kind or [usual_kind(subject, animated=gif or mp4)]
         drawings = [drawing for each in kinds for drawing in draw(each, subject)]
     if out is not None and out.suffix:
         if len(drawings) > 1:

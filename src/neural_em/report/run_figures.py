@@ -76,6 +76,15 @@ def draw(kind: str, subject: Subject) -> list[Drawing]:
     return KINDS[kind](subject)
 
 
+def usual_kind(subject: Subject, animated: bool = False) -> str:
+    """What to draw where nobody says it: images step by step, or a sequence over time, which alone can be animated."""
+    run, evaluation = subject.runs[0], subject.evaluation
+    frames = evaluation.data_config(run).frames
+    if frames is None:  # a file's, which has to be looked at
+        frames = subject.evaluator.dataset(run, replace(evaluation, size=1)).shape[0]
+    return "static" if (evaluation.static or frames == 1) and not animated else "sequence"
+
+
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
     """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
     paths = [save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in FORMATS]
