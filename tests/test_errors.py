@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import neural_em
+from neural_em import cli
 from neural_em.errors import NeuralEMError, refuse, unknown
 
 
@@ -53,3 +56,14 @@ def test_names_of_files_cannot_command_the_terminal(name: str, shown: str) -> No
     with pytest.raises(NeuralEMError) as caught:
         refuse(name, "an image", "something else")
     assert str(caught.value) == f"{shown}: expected an image, got something else"
+
+
+def test_a_traceback_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["nem", "presets", "no-such"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("nem: preset")
+    monkeypatch.setattr(sys, "argv", ["nem", "--debug", "presets", "no-such"])
+    with pytest.raises(NeuralEMError):  # which Python prints with its traceback
+        cli.main()
