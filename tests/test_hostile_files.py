@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+
+from neural_em import NeuralEMError
+from neural_em.data.files import writable
+from neural_em.storage.weights import write_whole
 
 HUGE = 2**60
 
@@ -208,3 +213,13 @@ def test_a_malicious_file_is_refused(case: str, answers: dict[str, tuple[str, st
     assert answer.startswith(f"refused: {path}"), answer
     assert answer.isprintable()
     assert memory < 400 << 10
+
+
+@pytest.mark.parametrize("write", [lambda path: write_whole(path, b"x"), writable], ids=["write_whole", "writable"])
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(write: Callable[[Path], object], tmp_path: Path) -> None:
+    """As root, writing to /dev/null by renaming would put an ordinary file in its place."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NeuralEMError, match=r"pipe: expected .*, got something else"):
+        write(tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

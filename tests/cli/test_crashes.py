@@ -54,7 +54,7 @@ def kill(options: list[str], folder: Path, reached: Callable[[], bool], after: f
     """Starts the command and kills it a little after it has come so far; False where it was faster."""
     process = start(options, folder)
     while not reached() and process.poll() is None:
-        time.sleep(0.002)
+        time.sleep(0.01)
     time.sleep(after)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -45,6 +45,8 @@ def writable(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.is_dir():
         refuse(str(target), "the name of a file to write", "a folder")
+    if target.exists() and not target.is_file():  # the new file would take the place of a device or a pipe
+        refuse(str(target), "the name of a file to write", "something else")
     if not target.parent.is_dir():
         refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
     return target
