@@ -47,12 +47,16 @@ def uniform(key: Tensor, count: int, stream: int = 0) -> Tensor:
 
 
 def normal(key: Tensor, count: int, stream: int = 0) -> Tensor:
-    """Standard normal numbers by the Box-Muller transform: float32 of shape (*key.shape, count)."""
-    half = (count + 1) // 2
-    u = uniform(key, 2 * half, stream)
+    """Standard normal numbers: float32 of shape (*key.shape, count)."""
+    return box_muller(uniform(key, count + count % 2, stream))[..., :count]
+
+
+def box_muller(u: Tensor) -> Tensor:
+    """Standard normal numbers from as many uniform ones, an even number of them: (..., count)."""
+    half = u.shape[-1] // 2
     radius = torch.sqrt(-2.0 * torch.log1p(-u[..., :half]))
     angle = (2.0 * math.pi) * u[..., half:]
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[..., :count]
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)
 
 
 def integers(key: Tensor, count: int, high: int | Tensor, stream: int = 0) -> Tensor:

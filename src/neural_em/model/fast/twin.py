@@ -56,6 +56,7 @@ class FastNeuralEM(NeuralEM):
         self.config = model.config
         self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
         self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
+        self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
         replace(self, self.kernels)
         for module in self.modules():
             if isinstance(module, Linear) and dtype is not None and self.kernels:
@@ -65,6 +66,7 @@ class FastNeuralEM(NeuralEM):
 
     def prepare(self, steps: int = 1) -> None:
         """Makes the layers' parameters ready for so many steps; again after they have changed."""
+        self.rows = (Rows(steps), Rows(steps, backwards=True)) if torch.is_grad_enabled() else (Rows(1), Rows(1))
         for module in self.modules():
             if isinstance(module, Linear | FastActivation):
                 module.prepare(steps)
@@ -81,11 +83,15 @@ class FastNeuralEM(NeuralEM):
         self.prepare(len(x_noisy))
         return super().run(state, x, x_noisy, weights, watched)
 
+    def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
+        """The same numbers, in one kernel."""
+        return self.kernels.uniform(keys, count, stream) if self.kernels else super().uniform(keys, count, stream)
+
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """Delta, in one kernel, or two if it is normalised."""
         if not self.kernels or not self.kernels.fits(psi):
             return super().difference(x, psi, gamma)
-        delta = self.kernels.MaskedDifference.apply(x, psi, gamma)
+        delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
             flat = delta.flatten(0, 1)
             rows = (Rows(1), Rows(1))
@@ -104,7 +110,7 @@ class FastNeuralEM(NeuralEM):
         numbers = {"PRIOR": p, "CONSTANT": entropy, "WIDTH": config.e_step_deviation, "WEIGHT": config.inter_weight,
                    "GAUSSIAN": gaussian}  # fmt: skip
         if self.kernels and self.kernels.fits(eta):
-            parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient)
+            parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient, self.rows[1])
         else:
             settings = (self.distribution, numbers, config.gamma_gradient, losses)
             parts = closed_form.Assignment.apply(eta, x, *settings)

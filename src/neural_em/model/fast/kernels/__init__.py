@@ -5,6 +5,7 @@ All are exact: the plain functions are their reference, in float32 and float64.
 
 from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import Assignment, MaskedDifference, fits
+from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "fits",
     "patches",
     "row_fits",
+    "uniform",
 ]

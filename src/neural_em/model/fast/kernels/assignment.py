@@ -49,12 +49,12 @@ class MaskedDifference(torch.autograd.Function):
     """Delta = gamma (x - psi), for one channel: x (B,1,H,W), psi and gamma (B,K,1,H,W)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
-        """Delta (B,K,1,H,W)."""
+    def forward(ctx: Any, x: Tensor, psi: Tensor, gamma: Tensor, rows: Any) -> Tensor:
+        """Delta (B,K,1,H,W), in the memory that ``rows`` give."""
         B, K = psi.shape[:2]
         L = psi[0, 0].numel()
         x, psi, gamma = x.contiguous(), psi.contiguous(), gamma.contiguous()
-        delta = torch.empty_like(psi)
+        delta: Tensor = rows.take(tuple(psi.shape), psi)
         _difference[(B, K, triton.cdiv(L, 1024))](x, psi, gamma, delta, K, L, BLOCK=1024)
         ctx.save_for_backward(x, psi, gamma)
         return delta
@@ -72,7 +72,7 @@ class MaskedDifference(torch.autograd.Function):
         _difference_backward[(B, K, triton.cdiv(L, 1024))](
             gradient.contiguous(), x, psi, gamma, g_psi, g_gamma, K, L, GAMMA=wanted, BLOCK=1024
         )
-        return None, g_psi, g_gamma if wanted else None
+        return None, g_psi, g_gamma if wanted else None, None
 
 
 @triton.jit
@@ -167,7 +167,9 @@ class Assignment(torch.autograd.Function):
     """One step's psi and gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
 
     @staticmethod
-    def forward(ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: Any
+    ) -> tuple[Tensor, ...]:
         """From eta (B,K,1,H,W) and the frame x (B,1,H,W).
 
         Args:
@@ -176,6 +178,7 @@ class Assignment(torch.autograd.Function):
             x: what they are to explain.
             numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step, inter-cluster WEIGHT, GAUSSIAN or not.
             through: let gradients flow through gamma.
+            rows: give the memory for the gradient of eta.
         """
         B, K = eta.shape[:2]
         L = eta[0, 0].numel()
@@ -189,7 +192,7 @@ class Assignment(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(psi, gamma, x)
         ctx.set_materialize_grads(False)
-        ctx.numbers, ctx.through = numbers, through
+        ctx.numbers, ctx.through, ctx.rows = numbers, through, rows
         ctx.mark_non_differentiable(*([watched] if through else [gamma, watched]))
         return psi, gamma, total, watched
 
@@ -204,10 +207,10 @@ class Assignment(torch.autograd.Function):
         g_total = g_total.contiguous() if g_total is not None else None
         g_psi = g_psi.contiguous() if g_psi is not None else None
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
-        g_eta = torch.empty_like(psi)
+        g_eta: Tensor = ctx.rows.take(tuple(psi.shape), psi)
         _assignment_backward[(B, triton.cdiv(L, BLOCK))](
             psi, gamma, x, g_psi, g_gamma, g_total, g_eta, K, L, **ctx.numbers, PSI=g_psi is not None,
             THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None, KB=KB, BLOCK=BLOCK,
             num_warps=max(1, min(16, KB * BLOCK // 256)),
         )  # fmt: skip
-        return g_eta, None, None, None
+        return g_eta, None, None, None, None
