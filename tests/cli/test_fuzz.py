@@ -44,7 +44,7 @@ SMALL = {
     "figure": ["run", "--kind", "learning", "--device", "cpu"],
     "reproduce": ["--report", "--quick", "--device", "cpu"],
     "segment": ["frame.png", "--out", "new", "--model", "run", "--starts", "1", "--steps", "1", "--device", "cpu"],
-    "models": [], "presets": [], "export": ["--help"], "demo": ["--help"],
+    "models": [], "presets": [], "export": ["run", "--format", "none"], "demo": ["--out", "frame.png"],
 }  # fmt: skip
 # these would be done if they were asked for, and take long
 LONG = {"--epochs", "--train-size", "--max-minutes", "--validation-size", "--test-size", "--seeds", "--mp4", "--gif"}
@@ -91,6 +91,13 @@ def answered(arguments: list[str]) -> None:
         assert len(lines) == 1, ended
 
 
+def clear(place: Path) -> None:
+    """Removes what a command made."""
+    for path in place.iterdir():
+        if path.name not in ("run", "frame.png"):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
     """A command and options of its own or made up, with values good and bad."""
@@ -119,15 +126,30 @@ def place(trained_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list(tmp_path.glob("**/*.partial"))
 
 
+WORST = ("", "x" * 5000, "\udcff", "a\nb\x1b[2J", "9" * 30, "nan")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_of_every_command(name: str, place: Path) -> None:
+    """With each of the worst words as its value."""
+    parameters = COMMANDS[name].params
+    options = [option for each in parameters for option in each.opts if option.startswith("--") and not each.is_flag]
+    positional = ["flying-shapes"] if name in ("train", "data") else []
+    for word in WORST:
+        answered([name, word])
+        for option in options:
+            if (name, option) != ("demo", "--out"):  # which would be done, and takes long
+                answered([name, *positional, *SMALL.get(name, []), option, word])
+                clear(place)
+
+
 @settings(max_examples=300, **FIXTURES)
 @given(arguments=lines())
 def test_command_lines(arguments: list[str], place: Path) -> None:
     before = set(place.parent.iterdir())
     answered(arguments)
     assert set(place.parent.iterdir()) == before  # nothing was written above the folder
-    for path in place.iterdir():
-        if path.name not in ("run", "frame.png"):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    clear(place)
 
 
 def refused_or(use: Any) -> None:

@@ -26,16 +26,16 @@ WRONG = {
     "negative": ({"x": X - 0.5}, r"^x: expected numbers between 0 and 1, got values from -0\.\d+ to 0\.\d+$"),
     "infinite": ({"x": X / 0}, r"^x: expected numbers between 0 and 1, got .*inf"),
     "not a number": ({"x": NAN}, r"^x: expected numbers between 0 and 1, got not-a-number$"),
-    "no components": ({"components": 0}, r"^components: expected an integer >= 1, got 0$"),
-    "negative components": ({"components": -2}, r"^components: expected an integer >= 1, got -2$"),
-    "half components": ({"components": 2.0}, r"^components: expected an integer >= 1, got 2\.0$"),
-    "true components": ({"components": True}, r"^components: expected an integer >= 1, got True$"),
-    "text components": ({"components": "3"}, r"^components: expected an integer >= 1, got '3'$"),
-    "no number of components": ({"components": None}, r"^components: expected an integer >= 1, got None$"),
+    "no components": ({"components": 0}, r"^components: expected an integer from 1 to 1048576, got 0$"),
+    "negative components": ({"components": -2}, r"^components: expected an integer from 1 to 1048576, got -2$"),
+    "half components": ({"components": 2.0}, r"^components: expected an integer from 1 to 1048576, got 2\.0$"),
+    "true components": ({"components": True}, r"^components: expected an integer from 1 to 1048576, got True$"),
+    "text components": ({"components": "3"}, r"^components: expected an integer from 1 to 1048576, got '3'$"),
+    "no number of components": ({"components": None}, r"^components: expected an integer from 1 to 1048576, got None$"),
     "too many steps": ({"steps": 4}, r"^steps: expected an integer from 1 to 3, got 4$"),
     "no steps": ({"steps": 0}, r"^steps: expected an integer from 1 to 3, got 0$"),
-    "no steps on an image": ({"x": X[:1], "steps": 0}, r"^steps: expected an integer >= 1, got 0$"),
-    "half steps": ({"x": X[:1], "steps": 1.5}, r"^steps: expected an integer >= 1, got 1\.5$"),
+    "no steps on an image": ({"x": X[:1], "steps": 0}, r"^steps: expected an integer from 1 to 1048576, got 0$"),
+    "half steps": ({"x": X[:1], "steps": 1.5}, r"^steps: expected an integer from 1 to 1048576, got 1\.5$"),
     "short noise": ({"x_noisy": X[:2]}, r"^x_noisy: expected .*\(3, 2, 1, 4, 6\), got shape \(2, 2, 1, 4, 6\)$"),
     "broadcast noise": ({"x_noisy": X[:, :1]}, r"^x_noisy: expected .*\(3, 2, 1, 4, 6\), got shape \(3, 1, 1, 4, 6\)$"),
     "a number as noise": ({"x_noisy": 0.2}, r"^x_noisy: expected a tensor .*, got float$"),
@@ -77,7 +77,7 @@ def test_wrong_calls_of_the_stepwise_face_are_refused():
         NeuralEMError, match=r"^x: expected a tensor of shape \(B, 1, 4, 6\), got shape \(4, 2, 1, 4, 6\)$"
     ):
         MODEL.start(X, 3)
-    with pytest.raises(NeuralEMError, match=r"^components: expected an integer >= 1, got 0$"):
+    with pytest.raises(NeuralEMError, match=r"^components: expected an integer from 1 to 1048576, got 0$"):
         MODEL.start(X[0], 0)
     with pytest.raises(NeuralEMError, match=r"^gamma: expected"):
         MODEL.start(X[0], 3, gamma=GAMMA[:1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -52,6 +54,8 @@ for _name in COMMANDS:
 
 def main() -> None:
     """Runs the command line; a refused input ends in one line on standard error and exit status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = app(standalone_mode=False)
     except NeuralEMError as error:
@@ -88,6 +92,8 @@ def _machine(error: Exception) -> str | None:
     """What the machine ran out of, in one line; None for an error of another kind, which is a mistake in here."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
         return f"standard output: cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and error.filename is not None:  # such as a name that is too long
+        return f"{os.fsdecode(error.filename)}: {error.strerror or 'cannot be used'}"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # PyTorch's has no class of its own
         return "memory: expected enough for a run of this size, got too little; ask for less at a time"
     return None

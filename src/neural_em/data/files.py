@@ -43,11 +43,11 @@ def _make_folder(target: Path) -> None:
 def writable(path: str | os.PathLike[str]) -> Path:
     """The path, if a file can have this name."""
     target = Path(path)
-    if target.is_dir():
+    if os.path.isdir(target):
         refuse(str(target), "the name of a file to write", "a folder")
-    if target.exists() and not target.is_file():  # the new file would take the place of a device or a pipe
+    if os.path.exists(target) and not os.path.isfile(target):  # the new file would take the place of a device or a pipe
         refuse(str(target), "the name of a file to write", "something else")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
     return target
 

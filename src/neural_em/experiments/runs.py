@@ -101,9 +101,9 @@ def find_runs(
     found, sources = Found(), list(sources)
     for source in sources:
         path = Path(source)
-        if path.is_dir():
+        if os.path.isdir(path):  # False, not an error, where no file can have such a name
             _add_folder(found, path, which, preset)
-        elif path.is_file():
+        elif os.path.isfile(path):
             found.runs.append(_from_file(path, preset))
         else:
             card = find_model(source)  # a shipped one

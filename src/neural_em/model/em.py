@@ -21,6 +21,8 @@ from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.noise import NOISES
 
+MOST = 1 << 20  # components or steps: more is a slip of the finger, refused before it takes memory
+
 
 class State(NamedTuple):
     """What one step hands to the next."""
@@ -83,7 +85,7 @@ class NeuralEM(nn.Module):
             gamma: the first assignment (B,K,1,H,W); drawn where it is not given.
             generator: what to draw it from.
         """
-        K = check_integer("components", components, least=1)
+        K = check_integer("components", components, 1, MOST)
         self._check_frames(x, "B")
         B, C, H, W = x.shape
         if gamma is not None:
@@ -202,7 +204,7 @@ class NeuralEM(nn.Module):
         """
         x = self.frames(x, steps, check=False)[:-1]
         T, B, C, H, W = x.shape
-        K = check_integer("components", components, least=1)
+        K = check_integer("components", components, 1, MOST)
         if not isinstance(keys, Tensor) or tuple(keys.shape) != (B,) or keys.dtype != torch.int64:
             refuse(
                 "keys", f"a tensor of {B} torch.int64 keys", f"{describe(keys)} {getattr(keys, 'dtype', '')}".rstrip()
@@ -232,7 +234,7 @@ class NeuralEM(nn.Module):
         if check:
             check_values("x", x)
         if x.shape[0] == 1:
-            T = check_integer("steps", self.config.steps if steps is None else steps, least=1)
+            T = check_integer("steps", self.config.steps if steps is None else steps, 1, MOST)
             return x.expand(T + 1, -1, -1, -1, -1)
         return x if steps is None else x[: check_integer("steps", steps, 1, x.shape[0] - 1) + 1]
 

@@ -113,7 +113,7 @@ class Reproduction:
         make_folder(self.out)
         self._write_cells(found)
         with replacing(self.out / PAGE, make_folder=True) as partial:
-            partial.write_text(render(found, records, self.runs, pictures), encoding="utf-8")
+            partial.write_bytes(render(found, records, self.runs, pictures).encode(errors="backslashreplace"))
         return self.out / PAGE
 
     def _write_cells(self, found: Sequence[Cell]) -> None:

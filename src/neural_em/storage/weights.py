@@ -114,7 +114,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     path = Path(path)
     if not path.name or "\0" in str(path):
         refuse(f"{str(path)!r}", "the name of a file", "none")
-    if path.exists() and not path.is_file() and not path.is_dir():  # it would take the place of a device or a pipe
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a device or a pipe, to keep
         refuse(f"{path}", "a file that can be written", "something else")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
