@@ -164,7 +164,7 @@ def test_a_cell_is_mean_and_deviation_over_its_runs() -> None:
     assert row(page, "flying-shapes-3-3", "  2 |") == [
         "flying-shapes-3-3", "2", "83", "73", "patience", "90 min", "bf16", "abacus", "0123456789", "2.13"
     ]  # fmt: skip
-    assert "nem train flying-shapes --objects 3 --components 3 --set training.precision=bf16 --seeds 3" in page
+    assert "nem train flying-shapes --objects 3 --components 3 --precision bf16 --seeds 3" in page
 
 
 def test_no_run_no_number() -> None:

@@ -24,10 +24,12 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--name", required=True)
     parser.add_argument("--about", required=True)
+    parser.add_argument("--command", help="what makes such a run, where the recorded command did more than that")
     options = parser.parse_args()
     experiment, *_ = read_experiment(options.run)
     evaluation = json.loads((options.run / "evaluations" / "test.json").read_text())
-    start = json.loads((options.run / "environment.json").read_text())["starts"][0]
+    last = max(options.run.glob("stage-*"), default=options.run)  # of a run in stages, where the weights are from
+    start = json.loads((last / "environment.json").read_text())["starts"][0]
     summary = json.loads((options.run / "summary.json").read_text())
     made = evaluation["settings"]["made"]
     words = start["command"][1:]
@@ -35,7 +37,7 @@ def main() -> None:
         del words[words.index("--run") : words.index("--run") + 2]
     notes = {
         "about": options.about,
-        "command": " ".join(["nem", *words]),
+        "command": options.command or " ".join(["nem", *words]),
         "components": experiment.training.components,
         "data": evaluation["settings"]["data"],
         "scores": {

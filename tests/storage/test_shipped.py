@@ -1,4 +1,10 @@
-"""Every shipped model keeps the score it states, on sequences that nobody has seen."""
+"""Every shipped model keeps the score it states, on sequences that nobody has seen.
+
+`mnist/` holds every fifth of MNIST's 10,000 test digits (Y. LeCun, C. Cortes, C. Burges; CC BY-SA 3.0).
+"""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,13 +14,19 @@ from neural_em.evaluation import EvaluationConfig, evaluate
 from neural_em.model.fast import accelerate
 from neural_em.storage.pretrained import models
 
-SEQUENCES = {"flying-shapes": 400, "static-shapes": 3000}
+SEQUENCES = {"flying-shapes": 400, "static-shapes": 3000, "flying-mnist": 3000}
+LONG = ("flying-mnist",)
+MNIST = Path(__file__).parent / "mnist"
 UNSEEN = 20261115  # a seed of data that no training used
 
 
-@pytest.mark.parametrize("card", models(), ids=lambda card: card.name)
+@pytest.mark.parametrize(
+    "card",
+    [pytest.param(card, marks=pytest.mark.slow if card.name in LONG else (), id=card.name) for card in models()],
+)
 def test_keeps_its_score_on_fresh_data(card):
     data = configs.from_dict(DataConfig, card.notes["data"])
+    data = replace(data, mnist=str(MNIST)) if data.kind == "flying-mnist" else data
     fresh = load_split(data, "test", UNSEEN, "cpu", size=SEQUENCES[card.name])
     settings = EvaluationConfig(components=card.components, batch_size=100, baselines=False)
     result = evaluate(accelerate(card.load()), fresh, settings)
@@ -24,7 +36,7 @@ def test_keeps_its_score_on_fresh_data(card):
 
 def test_the_models_are_small_and_say_where_they_come_from():
     cards = models()
-    assert {"flying-shapes", "static-shapes"} <= {card.name for card in cards}
+    assert {"flying-shapes", "static-shapes", "flying-mnist"} <= {card.name for card in cards}
     assert sum(card.path.stat().st_size for card in cards) < 25e6
     for card in cards:
         assert card.notes["command"].startswith("nem train ")

@@ -49,7 +49,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; never begin one.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="float32, tf32 or float64.", show_default="tf32 on a GPU, else float32")
+        str | None, typer.Option(help="float32, tf32, bf16 or float64.", show_default="tf32 on a GPU, else float32")
     ] = None,
     max_minutes: Annotated[
         float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")

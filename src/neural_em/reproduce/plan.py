@@ -46,7 +46,7 @@ class Training:
         """The training as one command."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
         options += "" if epochs is None else f" --epochs {epochs}"
-        options += "" if precision == "auto" else f" --set training.precision={precision}"
+        options += "" if precision == "auto" else f" --precision {precision}"
         return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
 
     def small(self) -> Training:

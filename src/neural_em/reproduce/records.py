@@ -22,7 +22,7 @@ from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
 FORMAT = 1
 CURVES = ("ami_max", "upper_bound")
 # where the files are and how a run was computed is no part of what it computes
-_FREE = CHANGEABLE | {"training.seed", "training.precision", "data.mnist"}
+_FREE = CHANGEABLE | {"training.seed", "training.precision", "training.deterministic", "data.mnist"}
 Record = dict[str, Any]
 
 

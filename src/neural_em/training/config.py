@@ -9,6 +9,7 @@ from typing import Literal
 from neural_em.errors import refuse, unknown
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
+SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 
 
@@ -21,6 +22,7 @@ class TrainingConfig:
         steps: EM steps of an unroll; all frames of a sequence, or the model's own number for an image, where not given.
         batch_size: samples of one step, over all processes together.
         learning_rate: of Adam.
+        schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``.
         epochs: at most so many.
         patience: stop after so many epochs without a better validation loss.
         seed: of the weights, the order of the data, the noise and the starts.
@@ -42,6 +44,7 @@ class TrainingConfig:
     steps: int | None = None
     batch_size: int = 64
     learning_rate: float = 0.001
+    schedule: Literal["constant", "cosine"] = "constant"
     epochs: int = 500
     patience: int = 10
     seed: int = 0
@@ -75,6 +78,8 @@ class TrainingConfig:
         for name in ("learning_rate", "checkpoint_seconds"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 refuse(f"training.{name}", "a number above 0", getattr(self, name))
+        if self.schedule not in SCHEDULES:
+            unknown("training.schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:
             unknown("training.precision", self.precision, PRECISIONS)
         if self.engine not in ("fast", "plain"):

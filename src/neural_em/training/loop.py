@@ -91,6 +91,9 @@ class Run:
         )  # fmt: skip
         indices, keys = indices[:, self.part].contiguous(), keys[:, self.part].contiguous()
         while progress.step < self.steps:
+            if self.config.schedule == "cosine":
+                done = (progress.epoch + progress.step / self.steps) / self.config.epochs
+                self._step.set_rate(self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
             loss = self._step(indices[progress.step], keys[progress.step], self.share)
             self._losses[progress.step].copy_(loss)
             progress.step += 1
@@ -124,7 +127,7 @@ class Run:
         """Validates, judges and saves."""
         progress, scores = self.progress, None
         if self.validation is not None:
-            scores = validate(self._step.network, self.validation, self.config, self._interrupted)
+            scores = validate(self._step.exact, self.validation, self.config, self._interrupted)
             if scores is None:
                 self.stopped = self.stop.reason
                 return

@@ -47,8 +47,13 @@ class TrainingStep:
         if half is not None and not cuda:
             refuse("training.precision", "a CUDA GPU for bf16, or another precision", f"device {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
+        self.exact = self.network if half is None else accelerate(model)  # to validate with
+        varying = config.schedule != "constant"
+        self.rate: float | Tensor = config.learning_rate
+        if cuda and varying:  # a graph reads it from where it lies
+            self.rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=config.learning_rate, capturable=cuda, fused=True if cuda else None
+            model.parameters(), lr=self.rate, capturable=cuda, fused=True if cuda else None
         )
         for parameter in model.parameters():  # all of Adam's memory from the start: a graph cannot add it later
             self.optimizer.state[parameter] = {
@@ -78,6 +83,13 @@ class TrainingStep:
                 f"training step: expected {len(indices)} samples with {self.config.components} components to fit into "
                 "the GPU's memory, got too little of it; try a smaller training.batch_size, or training.segment=5"
             ) from None
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from the next step on, where the config's schedule lets it vary."""
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            self.rate = self.optimizer.param_groups[0]["lr"] = rate
 
     def _frames(self, indices: Tensor) -> Tensor:
         return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
