@@ -76,7 +76,7 @@ def test_a_lone_digit_is_one_of_its_split_pixel_for_pixel(split: str) -> None:
         assert len(where) == 1
         top, left, digit = where[0]
         expected = np.zeros((24, 24))
-        expected[top : top + 14, left : left + 14] = digit > 0.25
+        expected[top : top + 14, left : left + 14] = digit > 0.5
         assert np.array_equal(label, expected)
 
 
@@ -151,14 +151,14 @@ def test_stages_share_digits_but_no_sequence() -> None:
 
 @pytest.mark.parametrize(("split", "digits", "overlap"), HASHES)
 def test_sequences_are_those_committed(split: str, digits: int | None, overlap: str) -> None:
-    made = flying_mnist(16, split=split, digits=digits, overlap=overlap, mnist=SAMPLE)  # type: ignore[arg-type]
+    made = flying_mnist(16, split=split, digits=digits, overlap=overlap, threshold=0.25, mnist=SAMPLE)  # type: ignore[arg-type]
     assert sha256(*made) == HASHES[split, digits, overlap]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("split", "digits", "overlap"), HASHES)
 def test_a_gpu_makes_the_committed_sequences(split: str, digits: int | None, overlap: str) -> None:
-    made = flying_mnist(16, split=split, digits=digits, overlap=overlap, mnist=SAMPLE, device="cuda")  # type: ignore[arg-type]
+    made = flying_mnist(16, split=split, digits=digits, overlap=overlap, threshold=0.25, mnist=SAMPLE, device="cuda")  # type: ignore[arg-type]
     assert sha256(*made) == HASHES[split, digits, overlap]
 
 

@@ -45,7 +45,7 @@ def data(
         str | None, typer.Option(help="How digits that overlap combine: maximum or sum.", show_default="maximum")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.25")
+        float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.5")
     ] = None,
     digits: Annotated[
         int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")

@@ -28,7 +28,7 @@ DIGIT_BOX, DIGIT_PIXELS = (14, 14), 49  # a halved digit; a quarter of its box i
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "static-shapes": {"objects": 3, "frames": 1, "height": 28, "width": 28, "threshold": 0.5},
     "flying-shapes": {"objects": 3, "frames": 21, "height": 28, "width": 28, "threshold": 0.5},
-    "flying-mnist": {"objects": 2, "frames": 21, "height": 24, "width": 24, "threshold": 0.25},
+    "flying-mnist": {"objects": 2, "frames": 21, "height": 24, "width": 24, "threshold": 0.5},
     "file": {"threshold": 0.5},
 }
 
@@ -48,7 +48,7 @@ class DataConfig:
     velocities: tuple[int, ...] = (-1, 0, 1)  # pixels per frame, drawn for each axis; all are equally likely
 
     overlap: Overlap = "maximum"  # how digits' values combine: the larger one, or their sum cut at 1
-    threshold: float | None = None  # a digit's pixels are those above this (0.25); "binary" frames: 1 above this (0.5)
+    threshold: float | None = None  # a digit's pixels are those above this; "binary" frames: 1 above this; 0.5
     digits: int | None = None  # draw only on the first so many training digits, in every split; None: all digits
     mnist: str | None = None  # folder of the IDX files; None: $NEM_MNIST, the cache, or a download
 
