@@ -14,18 +14,17 @@ from torch import Tensor, nn
 
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form
-from neural_em.model.fast.gathering import Rows
-from neural_em.model.fast.layers import (
-    FastActivation,
+from neural_em.model.fast.activation import FastActivation
+from neural_em.model.fast.convolutions import (
     FastConvolution,
-    FastDense,
     FastFirst,
     FastLast,
     FastOutput,
     FastPatches,
     FastUpConvolution,
-    Linear,
 )
+from neural_em.model.fast.gathering import Rows
+from neural_em.model.fast.linear import FastDense, Linear
 from neural_em.model.m_step import GradientMStep
 from neural_em.model.networks import Activation, Convolution, Dense, UpConvolution
 

@@ -1,4 +1,4 @@
-"""The fast twins of the layers in `networks.py`: the same numbers, on the same parameters."""
+"""The fast twins of the convolutions in `networks.py`: the same numbers, on the same parameters."""
 
 from __future__ import annotations
 
@@ -7,109 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.gathering import Rows, Share, Tape
-from neural_em.model.networks import EPSILON, Activation, activate
-
-IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_}  # their gradients need the result only
-
-
-class Use(torch.autograd.Function):
-    """One use of a layer: gives the gradient of its input, and leaves its parameters' to the tape."""
-
-    @staticmethod
-    def forward(ctx: Any, tape: Tape, layer: type[Linear], x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.tape, ctx.layer = tape, layer
-        ctx.save_for_backward(x, parameters[0])
-        return layer.product(x, *parameters)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        ctx.tape.add(x, gradient)
-        wanted = ctx.needs_input_grad
-        back = ctx.layer.transpose(gradient, weight, x) if wanted[2] else None
-        return (None, None, back) + (None,) * (len(wanted) - 3)
-
-
-class Linear(nn.Module):
-    """A layer that is linear in its input and in its weight; subclasses say how it is applied and transposed."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
-        self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
-        self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
-        self.tape: Tape | None = None
-        self.parts: tuple[Tensor, ...] = ()
-
-    def prepare(self, steps: int) -> None:
-        """Makes the weights ready for an unroll of so many steps."""
-        self.parts = self.ready()
-        self.tape = None
-        if torch.is_grad_enabled() and any(part.requires_grad for part in self.parts):
-            self.tape = Tape(self.gradients)
-            self.parts = Share.apply(self.tape, *self.parts)
-
-    def ready(self) -> tuple[Tensor, ...]:
-        """The weight, as it is applied, and the bias."""
-        return self.typed(self.weight)
-
-    def typed(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Weight and bias, if there is one, in the type of the products; the layer's own bias if none is given."""
-        parts = (weight, self.bias if bias is None else bias)
-        return tuple(part.to(self.dtype or part.dtype) for part in parts if part is not None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The layer, on the tape if there is one."""
-        x = x.to(self.parts[0].dtype)
-        if self.tape is None:
-            return self.product(x, *self.parts)
-        return Use.apply(self.tape, type(self), x, *self.parts)
-
-    @staticmethod
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The layer's output."""
-        raise NotImplementedError
-
-    @staticmethod
-    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the input, from that of the output."""
-        raise NotImplementedError
-
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of `ready()`, from all inputs and output gradients."""
-        raise NotImplementedError
-
-
-class FastDense(Linear):
-    """Fully connected."""
-
-    @staticmethod
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """W x + b."""
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """W^T g."""
-        return gradient @ weight
-
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The sums over all samples and steps of g x^T and g."""
-        weight = long_product(gradient, x)
-        return (weight,) if self.bias is None else (weight, gradient.sum(0))
-
-
-def long_product(a: Tensor, b: Tensor) -> Tensor:
-    """The product a^T b of (N,p) and (N,q); many short ones side by side where N is far larger than p and q."""
-    N = a.shape[0]
-    parts = next((parts for parts in (256, 128, 64, 32) if N % parts == 0), 1)
-    if not a.is_cuda or parts == 1 or max(a.shape[1], b.shape[1]) > N // 256:
-        return a.T @ b
-    return torch.bmm(a.reshape(parts, -1, a.shape[1]).transpose(1, 2), b.reshape(parts, -1, b.shape[1])).sum(0)
+from neural_em.model.fast.linear import Linear, long_product
 
 
 class FastImage(Linear):
@@ -214,48 +113,6 @@ def interleave(x: Tensor) -> Tensor:
     N, C, H, W = x.shape
     x = x.permute(0, 2, 3, 1).reshape(N, H, W, 2, 2, C // 4).transpose(2, 3)
     return x.reshape(N, 2 * H, 2 * W, C // 4).permute(0, 3, 1, 2)
-
-
-class FastActivation(nn.Module):
-    """Bias and phases of the convolution before it, layer norm, non-linearity: one kernel where there are kernels."""
-
-    def __init__(self, layer: Activation, kernels: Any, bias: nn.Parameter | None, phases: bool) -> None:
-        super().__init__()
-        self.kind, self.scale, self.offset, self.bias = layer.kind, layer.scale, layer.offset, bias
-        self.kernels, self.phases = kernels, phases
-        self.tape: Tape | None = None
-        self.rows = (Rows(1), Rows(1))
-        self.parts: tuple[Tensor, ...] = ()
-
-    def prepare(self, steps: int) -> None:
-        """Makes the parameters ready for an unroll of so many steps."""
-        self.rows = (Rows(steps), Rows(steps, backwards=True)) if torch.is_grad_enabled() else (Rows(1), Rows(1))
-        self.parts = tuple(part for part in (self.scale, self.offset, self.bias) if part is not None)
-        self.tape = None
-        if self.kernels and self.scale is not None and torch.is_grad_enabled() and self.scale.requires_grad:
-            self.tape = Tape(lambda parts: tuple(parts.sum(dim=0)))
-            self.parts = Share.apply(self.tape, *self.parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of (N,C) or (N,C,H,W)."""
-        if not self.kernels or self.scale is None or not self.kernels.row_fits(x, self.phases):
-            return self.plain(x)
-        scale, offset, bias = (*self.parts, None)[:3]
-        return self.kernels.Activation.apply(self.tape, self.rows, self.kind, self.phases, x, scale, offset, bias)
-
-    def plain(self, x: Tensor) -> Tensor:
-        """The same with PyTorch's own layer norm, whose scales are one for each number of a sample."""
-        if self.scale is not None and x.dtype != self.scale.dtype:
-            return self.plain(x.to(self.scale.dtype)).to(x.dtype)
-        x = interleave(x) if self.phases else x
-        x = x if self.bias is None else x + self.bias.reshape(-1, 1, 1)
-        if self.scale is None or self.offset is None:
-            return activate(x, None, None, self.kind)
-        rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-        pixels = rows[0].numel() // rows.shape[-1]
-        scale, offset = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (self.scale, self.offset))
-        rows = IN_PLACE[self.kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
-        return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 
 
 class FastOutput(nn.Module):
