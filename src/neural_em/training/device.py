@@ -54,7 +54,7 @@ def products(precision: str, device: torch.device, deterministic: bool = False) 
     Args:
         precision: of training or evaluation.
         device: where it runs; nothing changes on a CPU.
-        deterministic: let it use only algorithms that give the same bits each time, and refuse what has none.
+        deterministic: let it use only algorithms that give the same bits each time, and warn of what has none.
     """
     if device.type != "cuda":
         yield
@@ -75,11 +75,11 @@ def products(precision: str, device: torch.device, deterministic: bool = False) 
 def _same_bits() -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's own condition
     memory: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    mode, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
     memory.fill_uninitialized_memory = False  # nothing reads what was not written
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        memory.fill_uninitialized_memory = before[1]
+        torch.set_deterministic_debug_mode(mode)
+        memory.fill_uninitialized_memory = filled
