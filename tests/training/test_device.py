@@ -28,11 +28,17 @@ def flags():
 )
 def test_flags_are_set_and_put_back(precision, deterministic, inside, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    before = flags()
-    with pytest.raises(KeyError), products(precision, GPU, deterministic):
-        assert flags() == inside
-        raise KeyError
+    before, seen = flags(), []
+    with pytest.raises(KeyError):
+        fail_inside(precision, deterministic, seen)
+    assert seen == [inside]
     assert flags() == before
+
+
+def fail_inside(precision, deterministic, seen):
+    with products(precision, GPU, deterministic):
+        seen.append(flags())
+        raise KeyError
 
 
 def test_a_cpu_is_left_alone():
