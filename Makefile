@@ -45,7 +45,7 @@ test-wheel: $(VENV)/.test ## a part of them, about a minute: for an environment 
 	$(PYTEST) -m "not slow and not gpu and not browser" $(WHEEL_TESTS)
 
 test-slow: $(VENV)/.test ## the long tests: crashes, fuzzing, browser, quick reproduction
-	$(PYTEST) -m "slow or browser"
+	$(PYTEST) --durations=12 -m "slow or browser"
 
 test-gpu: ## the tests for CUDA with this machine's own Python; writes results/gpu.json
 	PYTHONPATH=src:build/gpu-tools:$(PYTHONPATH) $(GPU_PYTHON) -m tests.run_gpu --out results/gpu.json $(PYTEST_OPTIONS)
