@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from neural_em import randomness
-from neural_em.model import NeuralEM, preset
+from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
 from neural_em.model.fast.gathering import Rows, join
+from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, check, unrolled
 
 PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist")
@@ -65,6 +66,35 @@ def test_any_frame_size(size):
         both = [twin.unroll(x, 4, x_noisy=x_noisy, gamma=gamma) for twin in (model, accelerate(model))]
         for ours, theirs in zip(both[1], both[0], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+class Foreign(torch.nn.Module):
+    """An encoder of layers that the fast path does not know, with one among them that it does."""
+
+    def __init__(self):
+        super().__init__()
+        inner = torch.nn.Sequential(Dense(64, 32), Activation(32, "elu"))
+        first = torch.nn.Conv2d(1, 16, 4, stride=4, bias=False)
+        self.layers = torch.nn.Sequential(first, torch.nn.ELU(), torch.nn.Flatten(), inner)
+        initialise(self, torch.Generator().manual_seed(0))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_layers_it_does_not_know_stay_as_they_are():
+    model = NeuralEM(ModelConfig(height=8, width=8, theta_size=8, convolutions=(), hidden=32))
+    model.m_step.encoder = Foreign()
+    model = model.double()
+    x = torch.rand(4, 2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).round()
+    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2)))
+    twins = (model, accelerate(model))
+    losses = [twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).loss for twin in twins]
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+    torch.testing.assert_close(losses[1], losses[0])
+    for ours, theirs in zip(gradients[1], gradients[0], strict=True):
+        assert theirs.abs().max() > 0  # every layer takes part
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_joins_without_a_copy_only_what_lies_together():

@@ -118,14 +118,19 @@ class FastNeuralEM(NeuralEM):
 
 
 def replace(module: nn.Module, kernels: Any) -> None:
-    """Puts the fast layers in place of the plain ones below the module."""
+    """Puts the fast layers in place of the plain ones below the module; what it does not know stays as it is."""
     for name, child in module.named_children():
-        if isinstance(child, nn.Sequential):
-            setattr(module, name, nn.Sequential(*replaced(list(child), kernels)))
-        elif isinstance(child, Dense | Activation):
-            setattr(module, name, replaced([child], kernels)[0])
-        else:
-            replace(child, kernels)
+        setattr(module, name, replacement(child, kernels))
+
+
+def replacement(module: nn.Module, kernels: Any) -> nn.Module:
+    """The fast twin of a chain or of a single layer, or the module itself with such twins inside."""
+    if type(module) is nn.Sequential:  # a class made from it may do something else
+        return nn.Sequential(*replaced(list(module), kernels))
+    if isinstance(module, Dense | Activation):
+        return replaced([module], kernels)[0]
+    replace(module, kernels)
+    return module
 
 
 def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
@@ -151,6 +156,8 @@ def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
             bias, phases = layer.bias if absorbed else None, isinstance(layer, UpConvolution)
             twin = (FastUpConvolution if phases else FastConvolution)(layer, bias=not absorbed)
             fast.append(FastOutput(twin) if phases and not followed else twin)
+        else:
+            fast.append(replacement(layer, kernels))
     return fast
 
 
