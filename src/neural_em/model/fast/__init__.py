@@ -1,13 +1,15 @@
 """The same model, faster: what `accelerate` returns computes what the plain one does and shares its parameters.
 
-Three things are done differently.
+These things are done differently.
 
-* Weight gradients are gathered: each use of a layer keeps its input and its output's gradient, and one large product
-  over all time steps makes the weight's gradient, instead of one small product a step.
 * Upsampling and convolving is one 3x3 convolution of the small image that gives all four phases of the large one
   (36 taps instead of 64, and no upsampled copy).
-* On a GPU the elementwise parts (layer norm with its non-linearity; E-step with its losses) are fused kernels, and
-  the first and last convolution, of one channel each, are products with patches.
+* The gradient of E-step and losses is written out.
+* On a GPU weight gradients are gathered: each use of a layer keeps its input and its output's gradient, and one large
+  product over all time steps makes the weight's gradient, instead of one small product a step.
+* On a GPU the random numbers, the elementwise parts (layer norm with its non-linearity; E-step with its losses) and
+  the first and last convolution, of one channel each, are kernels of their own.
+* On a CPU the first convolution is a product with patches, and layer norm is PyTorch's own.
 """
 
 from neural_em.model.fast.twin import FastNeuralEM, accelerate

@@ -77,7 +77,7 @@ class Linear(nn.Module):
         raise NotImplementedError
 
     def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of `ready()`, from all inputs and output gradients."""
+        """The gradients of `ready()`, from the inputs and output gradients of one step or of all."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class FastDense(Linear):
         return gradient @ weight
 
     def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The sums over all samples and steps of g x^T and g."""
+        """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
         return (weight,) if self.bias is None else (weight, gradient.sum(0))
 
