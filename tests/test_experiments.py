@@ -110,6 +110,8 @@ def test_run_names_tell_what_is_special() -> None:
     assert run_path(special).name == "flying-shapes-objects5-components5-seed2"
     assert run_path(special, seeds=3).name == "flying-shapes-objects5-components5-seeds2-4"
     assert run_path(special, "elsewhere") == Path("elsewhere")
+    falling = build("flying-shapes", ["training.schedule=cosine", "training.epochs=3"])  # another rate at every step
+    assert run_path(falling).name == "flying-shapes-schedulecosine-epochs3-seed0"
     own = build("static-shapes", data="/some/where/my pictures")
     assert run_path(own).name == "static-shapes-pathmy_pictures-seed0"
     assert len(run_path(build("flying-shapes", TINY)).name) < 130

@@ -62,6 +62,15 @@ def test_what_only_decides_how_long_may_change(tmp_path: Path) -> None:
     assert configs.read(Experiment, tmp_path / "config.yaml") == longer
 
 
+def test_a_schedule_over_all_epochs_keeps_their_number(tmp_path: Path) -> None:
+    """With more epochs the learning rate would jump up again in the middle of the run."""
+    experiment = configs.override(preset("flying-shapes"), ["training.schedule=cosine", "training.epochs=5"])
+    _begun(tmp_path, experiment)
+    with pytest.raises(NeuralEMError, match=r"\(training\.epochs=5\), got training\.epochs=9; choose another --run"):
+        RunFolder(tmp_path, configs.override(experiment, ["training.epochs=9"]))
+    RunFolder(tmp_path, configs.override(experiment, ["training.patience=9"])).close()
+
+
 def test_a_run_without_a_checkpoint_may_change(tmp_path: Path) -> None:
     """Where nothing was computed, nothing can be lost."""
     RunFolder(tmp_path, preset("flying-shapes")).close()

@@ -13,7 +13,7 @@ from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import ModelConfig
 from neural_em.training import TrainingConfig
-from neural_em.training.run_folder import CHANGEABLE, flat
+from neural_em.training.run_folder import changeable, flat
 
 _SIZES = ("channels", "height", "width")
 _LONGEST_NAME = 100
@@ -83,7 +83,7 @@ class Experiment:
         if self.data.kind == "file":
             usual = replace(usual, data=DataConfig("file", path="."))
         before, now = (dict(flat(configs.to_dict(each))) for each in (usual, self))
-        unnamed = {*CHANGEABLE, "training.seed", "name", "data.kind"}
+        unnamed = {*changeable(now), "training.seed", "name", "data.kind"}
         parts = [self.name]
         for key, value in now.items():
             if value != before.get(key) and key not in unnamed:

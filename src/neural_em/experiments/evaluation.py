@@ -38,7 +38,7 @@ from neural_em.model.fast import accelerate
 from neural_em.storage.weights import write_whole
 from neural_em.training import device as devices
 from neural_em.training import environment
-from neural_em.training.run_folder import CHANGEABLE, flat
+from neural_em.training.run_folder import changeable, flat
 
 EVALUATIONS = "evaluations"  # sub-folder of a run folder
 _NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
@@ -270,7 +270,7 @@ def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, nam
 def differences(runs: Sequence[TrainedRun]) -> list[str]:
     """The settings in which runs differ, beside the seed; a mean over such runs says little."""
     tables = [dict(flat(configs.to_dict(run.experiment))) for run in runs]
-    free = {*CHANGEABLE, "training.seed", "training.precision"}
+    free = frozenset.intersection(*map(changeable, tables)) | {"training.seed", "training.precision"}
     keys = dict.fromkeys(key for table in tables for key in table if key not in free)
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 

@@ -196,7 +196,8 @@ class _Trainer:
         progress = configs.from_dict(Progress, found[1])
         outcome = Outcome(name, model.to(self.device), found[0], progress, None if folder is None else folder.path)
         for callback in self.callbacks if distributed.is_first() else ():
-            longer = "; a larger number of epochs goes on" if found[0] == EPOCHS else ""
+            can = experiment.training.schedule == "constant" and found[0] == EPOCHS
+            longer = "; a larger number of epochs goes on" if can else ""
             callback("note", {"run": name, "text": f"this run is finished{longer}"})
             callback("stop", {"run": name, "outcome": outcome})
         return outcome

@@ -22,14 +22,16 @@ class TrainingConfig:
         steps: EM steps of an unroll; all frames of a sequence, or the model's own number for an image, where not given.
         batch_size: samples of one step, over all processes together.
         learning_rate: of Adam.
-        schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``.
+        schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``; a
+            run that has begun then keeps their number.
         epochs: at most so many.
         patience: stop after so many epochs without a better validation loss.
         seed: of the weights, the order of the data, the noise and the starts.
         precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``bf16`` (the networks'
             activations in bfloat16 too, on a GPU; weights, E-step and losses stay float32), ``float64``, or ``auto``:
             tf32 on a GPU, float32 elsewhere.
-        deterministic: on a GPU, only algorithms that give the same bits each time; slower. A CPU always does.
+        deterministic: on a GPU, only algorithms that give the same bits each time, and a warning of what has none;
+            slower. A CPU always does.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
         segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
             is then computed twice.

@@ -164,11 +164,19 @@ def compare(path: Path, config: Any) -> None:
     """Refuses a folder whose config is another one, naming every field that differs."""
     old = dict(flat(configs.to_dict(configs.read(type(config), path / CONFIG))))
     new = dict(flat(configs.to_dict(config)))
-    differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in CHANGEABLE]
+    free = changeable(old)
+    differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in free]
     if differing:
         expected = ", ".join(f"{key}={old.get(key)}" for key in differing)
         got = ", ".join(f"{key}={new.get(key)}" for key in differing)
         raise NeuralEMError(f"{path}: expected the config of this run ({expected}), got {got}; choose another --run")
+
+
+def changeable(fields: Mapping[str, Any]) -> frozenset[str]:
+    """Which of a config's fields, by dotted names, may differ between two starts of one run."""
+    if fields.get("training.schedule", "constant") == "constant":
+        return CHANGEABLE
+    return CHANGEABLE - {"training.epochs"}  # the learning rate of every step follows from how many there are
 
 
 def _no_link(path: str, flags: int) -> int:
