@@ -28,6 +28,7 @@ class Dataset(ABC):
         has_groups: Whether the true groups are known.
         device: Where the batches are.
         resident: Whether all of it lies on the device, so that a batch can be taken without the host.
+        endless: Whether indices may go beyond the length: ``epoch * length + i`` is then a sequence of its own.
         note: What a reader of scores has to know about the data; usually empty.
     """
 
@@ -35,6 +36,7 @@ class Dataset(ABC):
     has_groups: bool
     device: torch.device
     resident: bool = False
+    endless: bool = False
     note: str = ""
 
     @abstractmethod
@@ -99,7 +101,7 @@ class StreamingDataset(Dataset):
         self, reader: Reader, length: int, shape: tuple[int, int, int, int], has_groups: bool,
         device: torch.device | str, endless: bool = False, note: str = "",
     ) -> None:  # fmt: skip
-        """With ``endless``, indices may go beyond the length: ``epoch * length + i`` is a sequence of its own."""
+        """Takes a reader of so many sequences of the shape (T,C,H,W); for the rest, see the base."""
         self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
         self.endless = endless
         self._reader, self._length = reader, length
