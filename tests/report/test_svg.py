@@ -34,7 +34,7 @@ def test_ticks_are_round_and_span_the_data(low, high, whole, expected):
 
 
 def test_a_line_runs_from_corner_to_corner_of_the_plot():
-    chart = parsed(line_chart("AMI", [Line("run", [1, 11], [0.0, 1.0])], "step", y_range=(0, 1)))
+    chart = parsed(line_chart("AMI", [Line("run", [1, 11], [0.0, 1.0])], "step"))
     (line,) = chart.iter("polyline")
     assert points(line) == [(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, TOP)]
 

@@ -1,27 +1,12 @@
-"""Tables: numbers against the standard library, and cells that cannot break out of the table."""
+"""Tables: numbers for people, and cells that cannot break out of the table."""
 
 import math
-import statistics
 
 import numpy as np
 import pytest
 
 from neural_em.errors import NeuralEMError
-from neural_em.report.tables import markdown_table, mean_deviation, number
-
-
-def test_mean_and_sample_deviation():
-    values = [0.96, 0.97, 0.98, 0.975]
-    expected = f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f} (n = 4)"
-    assert mean_deviation(values) == expected
-    assert mean_deviation(values, digits=1, count=False) == "1.0 ± 0.0"
-
-
-def test_one_run_has_no_deviation_and_no_run_is_a_dash():
-    assert mean_deviation([0.5]) == "0.500 (n = 1)"
-    assert mean_deviation([]) == "–"
-    with pytest.raises(NeuralEMError, match="values: expected finite numbers"):
-        mean_deviation([0.5, math.nan])
+from neural_em.report.tables import markdown_table, number
 
 
 def test_single_values():

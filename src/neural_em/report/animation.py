@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
 from neural_em.data.files import replacing
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.errors import refuse, unknown
 from neural_em.report.colours import LIMIT, Pixels, distinct, palette
+from neural_em.report.movie import Mp4
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
 
 TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
@@ -116,27 +116,9 @@ def _indexed(pictures: list[Pixels]) -> list[Image.Image]:
 
 
 def _write_mp4(path: Path, pictures: list[Pixels], fps: float) -> None:
+    movie = Mp4(path, fps, coarseness=12, preset="slow")  # few pictures of flat colours: nearly exact is still small
     try:
-        import imageio_ffmpeg
-    except ImportError:
-        raise NeuralEMError(
-            "MP4: expected the package imageio-ffmpeg (pip install 'neural-em[video]'), got none"
-        ) from None
-    even = [_even(picture) for picture in pictures]
-    height, width, _ = even[0].shape
-    writer: Any = imageio_ffmpeg.write_frames(
-        str(path), (width, height), fps=fps, codec="libx264", macro_block_size=2, quality=None,
-        output_params=["-crf", "12", "-preset", "slow", "-movflags", "+faststart"],
-    )  # fmt: skip
-    try:
-        writer.send(None)
-        for picture in even:
-            writer.send(np.ascontiguousarray(picture))
+        for picture in pictures:
+            movie.add(picture)
     finally:
-        writer.close()
-
-
-def _even(picture: Pixels) -> Pixels:
-    """The picture with even sides, as the video format demands."""
-    height, width, _ = picture.shape
-    return np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        movie.close()

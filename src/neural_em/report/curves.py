@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,14 +51,14 @@ class StepCurve:
         return np.arange(1, len(self.mean) + 1)
 
 
-def series(rows: Rows, key: str, axis: str = "epoch") -> tuple[Values, Values]:
+def series(rows: Rows, key: str) -> tuple[Values, Values]:
     """One logged number over epochs: the epochs and the values, leaving out rows without a finite number.
 
-    Rows without the axis count from 1.
+    Rows that do not say their epoch count from 1.
     """
     points = []
     for index, row in enumerate(rows, start=1):
-        x, y = _number(row.get(axis, index)), _number(row.get(key))
+        x, y = _number(row.get("epoch", index)), _number(row.get(key))
         if math.isfinite(x) and math.isfinite(y):
             points.append((x, y))
     array = np.array(sorted(points), np.float64).reshape(-1, 2)
@@ -67,12 +67,12 @@ def series(rows: Rows, key: str, axis: str = "epoch") -> tuple[Values, Values]:
 
 def loss_keys(rows: Rows) -> list[str]:
     """The logged columns that are losses, in the order they first come."""
-    return _keys([rows], r"loss")
+    return _keys(rows, r"loss")
 
 
 def score_keys(rows: Rows) -> list[str]:
     """The logged columns that are AMI or ARI scores, in the order they first come."""
-    return _keys([rows], r"(^|[^a-z])(ami|ari)([^a-z]|$)")
+    return _keys(rows, r"(^|[^a-z])(ami|ari)([^a-z]|$)")
 
 
 def words(key: str) -> str:
@@ -81,14 +81,11 @@ def words(key: str) -> str:
     return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
 
 
-def _keys(tables: Iterable[Rows], pattern: str) -> list[str]:
-    keys: dict[str, None] = {}
-    for rows in tables:
-        for row in rows:
-            for key, value in row.items():
-                if re.search(pattern, key.lower()) and math.isfinite(_number(value)):
-                    keys[key] = None
-    return list(keys)
+def _keys(rows: Rows, pattern: str) -> list[str]:
+    """The columns whose name fits the pattern and that hold a number somewhere."""
+    cells = (cell for row in rows for cell in row.items())
+    found = (key for key, value in cells if re.search(pattern, key.lower()) and math.isfinite(_number(value)))
+    return list(dict.fromkeys(found))
 
 
 def _number(value: Any) -> float:

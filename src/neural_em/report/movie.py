@@ -102,10 +102,18 @@ def _parts(gif: bytes) -> tuple[bytes, bytes]:
 
 
 class Mp4:
-    """H.264, as browsers play it."""
+    """H.264, as browsers play it.
 
-    def __init__(self, path: Path, fps: float) -> None:
+    Args:
+        path: the file.
+        fps: pictures a second.
+        coarseness: x264's constant rate factor; 0 loses nothing.
+        preset: x264's; the slower, the smaller the file.
+    """
+
+    def __init__(self, path: Path, fps: float, coarseness: int = 18, preset: str = "fast") -> None:
         self.path, self._fps = path, fps
+        self._output = ["-crf", str(coarseness), "-preset", preset, "-movflags", "+faststart"]
         self._writer: Any = None
 
     def add(self, picture: Pixels) -> None:
@@ -128,7 +136,7 @@ class Mp4:
             raise NeuralEMError(MISSING) from None
         writer = imageio_ffmpeg.write_frames(
             str(self.path), size, fps=self._fps, codec="libx264", macro_block_size=2, quality=None,
-            output_params=["-crf", "18", "-preset", "fast", "-movflags", "+faststart"],
+            output_params=self._output,
         )  # fmt: skip
         writer.send(None)
         return writer

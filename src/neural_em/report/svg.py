@@ -28,22 +28,19 @@ class Line:
     dash: int = 0
 
 
-def line_chart(
-    title: str, lines: Sequence[Line], x_label: str, y_range: tuple[float, float] | None = None, mark: int | None = None
-) -> str:
+def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None = None) -> str:
     """An HTML figure: the title, the chart, and a legend with each line's last value.
 
     Args:
         title: what the chart shows; also read out by screen readers.
         lines: what to draw; points that are not finite are left out.
         x_label: name of the horizontal axis.
-        y_range: the least range of the vertical axis; the data may widen it.
         mark: an x to mark as the training length; or None.
     """
     lines = [_finite(line) for line in lines]
     xs = np.concatenate([line.x for line in lines])
     ys = np.concatenate([values for line in lines for values in (line.y, line.lower, line.upper) if values is not None])
-    ys = np.concatenate([ys[np.isfinite(ys)], y_range or ()])
+    ys = ys[np.isfinite(ys)]
     if not len(xs) or not len(ys):
         return ""
     x_ticks, y_ticks = ticks(float(xs.min()), float(xs.max()), whole=True), ticks(float(ys.min()), float(ys.max()))

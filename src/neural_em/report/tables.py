@@ -1,4 +1,4 @@
-"""Tables in Markdown, with numbers as mean ± deviation over runs."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 
@@ -12,22 +12,6 @@ import numpy as np
 from neural_em.errors import refuse
 
 MISSING = "–"
-
-
-def mean_deviation(values: Iterable[float], digits: int = 3, count: bool = True) -> str:
-    """The values' mean ± sample deviation and their number, such as '0.970 ± 0.005 (n = 5)'.
-
-    One value has no deviation; no value at all is a dash.
-    """
-    array = np.array(list(values), np.float64)
-    if not len(array):
-        return MISSING
-    if not np.isfinite(array).all():
-        refuse("values", "finite numbers", array.tolist())
-    text = f"{array.mean():.{digits}f}"
-    if len(array) > 1:
-        text += f" ± {array.std(ddof=1):.{digits}f}"
-    return f"{text} (n = {len(array)})" if count else text
 
 
 def number(value: Any, digits: int = 3) -> str:
