@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import SPLITS, Split
+from neural_em.data.config import Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.data.files import existing, replacing
 from neural_em.data.scenes import Scenes
@@ -258,6 +258,3 @@ def _first_line(error: BaseException) -> str:
 def is_hdf5(path: Path) -> bool:
     """By its name."""
     return path.suffix.lower() in SUFFIXES
-
-
-__all__ = ["SPLITS", "Hdf5Reader", "is_hdf5", "load_hdf5", "write_hdf5"]

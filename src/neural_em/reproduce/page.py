@@ -10,7 +10,7 @@ from neural_em.evaluation import MeanDeviation
 from neural_em.report.tables import MISSING, markdown_table
 from neural_em.reproduce.cells import Cell
 from neural_em.reproduce.paper import DIGITS, ERRORS, NOT_REPRODUCED, STATIC, TABLE
-from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import Record
 
 FIGURE_ONLY = "figure only"
@@ -155,7 +155,7 @@ def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> li
               for run in runs.values() if run.get("stopped") == "epochs"]  # fmt: skip
     precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
-    return [training.command(folder, len(runs) or 5, max(limits) if limits else None, precision), *evaluations]
+    return [training.command(folder, len(runs) or SEEDS, max(limits) if limits else None, precision), *evaluations]
 
 
 def _epochs(run: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +74,7 @@ def _done(records: Mapping[str, Record], training: str, evaluation: str) -> bool
 def _grouping(
     kind: str, run: TrainedRun, training: Training, evaluation: str, evaluator: Evaluator, path: Path
 ) -> None:
-    subject = Subject(evaluator, [run], replace(training.evaluations[evaluation]))
+    subject = Subject(evaluator, [run], training.evaluations[evaluation])
     save_figure(draw(kind, subject)[0].figure, path)
 
 

@@ -20,7 +20,7 @@ from neural_em.report.tables import MISSING
 from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.page import render
 from neural_em.reproduce.pictures import draw_all
-from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import Record, collect, finished, read_record, usable, write_record
 from neural_em.storage.weights import write_whole
 from neural_em.training.run_folder import RunFolder
@@ -52,7 +52,7 @@ class Reproduction:
 
     runs: Path = RUNS
     out: Path = RESULTS
-    seeds: int = 5
+    seeds: int = SEEDS
     quick: bool = False
     device: str = "auto"
     epochs: int | None = None

@@ -40,7 +40,8 @@ def train_together(runs: Mapping[str, Steps], device: torch.device) -> dict[str,
                     raise
                 results[name] = error
             except OSError as error:
-                results[name] = NeuralEMError(f"{name or 'run'}: {error.filename or ''}: {error.strerror or error}")
+                where = ": ".join(str(part) for part in (name, error.filename) if part) or "run"
+                results[name] = NeuralEMError(f"{where}: {error.strerror or error}")
             del waiting[name]
     return {name: results[name] for name in runs}
 
