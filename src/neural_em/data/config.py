@@ -38,30 +38,53 @@ class DataConfig:
     """Where the sequences come from and how many of them make the three splits.
 
     Fields left at ``None`` take the paper's value for the kind; for files, whatever the file has.
+
+    Attributes:
+        kind: ``static-shapes``, ``flying-shapes``, ``flying-mnist``, or ``file`` for what is at ``path``.
+        objects: shapes (3) or digits (2) in a sequence.
+        frames: frames of a sequence: one more than the model's steps; static data has 1.
+        height: of a frame, in pixels: 28 for shapes, 24 for digits.
+        width: likewise.
+        velocities: pixels per frame, drawn for each axis; all are equally likely.
+        overlap: how digits' values combine: the ``maximum``, or their ``sum`` cut at 1.
+        threshold: a digit's pixels are those above this, which decides what is scored; ``binary`` frames are 1 above
+            it; 0.5.
+        digits: draw only on the first so many training digits, in every split; ``None``: all digits.
+        mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
+        path: of kind ``file``: HDF5, array, image, video, GIF, folder of images or of frame folders.
+        masks: label images of the same names, or an array; turns on scoring.
+        channels: of the user's own frames: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
+        fit: how they come to height x width: ``resize`` stretches them, ``crop`` cuts out the centre, ``crop-resize``
+            cuts them to shape and resizes that, ``none`` refuses others.
+        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``.
+        train_size: training sequences.
+        validation_size: the paper has 10,000 and validates on the first 1,000.
+        test_size: test sequences.
+        fresh: never train on a sequence twice: every epoch draws new ones.
     """
 
     kind: Kind = "flying-shapes"
-    objects: int | None = None  # shapes (3) or digits (2) in a sequence
-    frames: int | None = None  # frames of a sequence: one more than the model's steps; static data has 1
-    height: int | None = None  # of a frame, in pixels: 28 for shapes, 24 for digits
+    objects: int | None = None
+    frames: int | None = None
+    height: int | None = None
     width: int | None = None
-    velocities: tuple[int, ...] = (-1, 0, 1)  # pixels per frame, drawn for each axis; all are equally likely
+    velocities: tuple[int, ...] = (-1, 0, 1)
 
-    overlap: Overlap = "maximum"  # how digits' values combine: the larger one, or their sum cut at 1
-    threshold: float | None = None  # a digit's pixels are those above this; "binary" frames: 1 above this; 0.5
-    digits: int | None = None  # draw only on the first so many training digits, in every split; None: all digits
-    mnist: str | None = None  # folder of the IDX files; None: $NEM_MNIST, the cache, or a download
+    overlap: Overlap = "maximum"
+    threshold: float | None = None
+    digits: int | None = None
+    mnist: str | None = None
 
-    path: str | None = None  # kind "file": HDF5, array, image, video, GIF, folder of images or of frame folders
-    masks: str | None = None  # label images of the same names, or an array; turns on scoring
-    channels: Channels = "auto"  # of the user's own frames; "auto": as they are
-    fit: Fit = "none"  # how they come to height x width: stretched, the centre cut out, or cut to shape then resized
-    stride: int | None = None  # frames from one window of a longer clip to the next; None: as many as `frames`
+    path: str | None = None
+    masks: str | None = None
+    channels: Channels = "auto"
+    fit: Fit = "none"
+    stride: int | None = None
 
-    train_size: int = 50_000  # sequences
-    validation_size: int = 1_000  # the paper has 10,000 and validates on the first 1,000
+    train_size: int = 50_000
+    validation_size: int = 1_000
     test_size: int = 10_000
-    fresh: bool = False  # never train on a sequence twice: every epoch draws new ones
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         """Fills in the kind's defaults and refuses what cannot be made."""
