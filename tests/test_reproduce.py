@@ -135,6 +135,20 @@ def test_the_commands_on_the_page_are_the_work_that_is_done() -> None:
             assert Evaluation(*(given[name] for name in names)) == evaluation
 
 
+def test_the_command_of_a_staged_run_has_each_stages_epochs() -> None:
+    """Read as the command line would, it trains as long as the run did: 25, 25 and 15 epochs."""
+    runs = {"0": {"finished": True, "stopped": "epochs", "stage_epochs": [25, 25, 15], "evaluations": {}}}
+    page = render(cells({}), {"flying-mnist-staged": {"runs": runs}}, Path("runs"))
+    (line,) = re.findall(r"^nem train flying-mnist-staged .*$", page, re.MULTILINE)
+    group: Any = typer.main.get_command(app)
+    given = group.commands["train"].make_context("train", shlex.split(line)[2:]).params
+    made, usual = build(given["preset"], given["settings"]), build("flying-mnist-staged")
+    assert [made.stage(n).training.epochs for n in range(3)] == [25, 25, 15]
+    for n in range(3):
+        assert made.stage(n).data == usual.stage(n).data
+        assert made.stage(n).training.learning_rate == usual.stage(n).training.learning_rate
+
+
 def test_choosing_experiments() -> None:
     assert [training.name for training in chosen(())] == list(TRAININGS)
     assert {training.name for training in chosen(["bce"])} == {

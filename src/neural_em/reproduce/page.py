@@ -151,11 +151,12 @@ def _commands(records: Mapping[str, Record], runs: Path) -> str:
 
 def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
-    limits = [max(run.get("stage_epochs") or [run.get("epochs") or 0])
-              for run in runs.values() if run.get("stopped") == "epochs"]  # fmt: skip
+    lengths = [run.get("stage_epochs") or [run.get("epochs") or 0]
+               for run in runs.values() if run.get("stopped") == "epochs"]  # fmt: skip
+    limits = [max(counts) for counts in zip(*lengths, strict=False)]
     precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
-    return [training.command(folder, len(runs) or SEEDS, max(limits) if limits else None, precision), *evaluations]
+    return [training.command(folder, len(runs) or SEEDS, limits, precision), *evaluations]
 
 
 def _epochs(run: Mapping[str, Any]) -> str:

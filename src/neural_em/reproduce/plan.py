@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,10 +42,15 @@ class Training:
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
         return build(self.preset, overrides)
 
-    def command(self, folder: Path, seeds: int, epochs: int | None = None, precision: str = "auto") -> str:
-        """The training as one command."""
+    def command(self, folder: Path, seeds: int, epochs: Sequence[int] = (), precision: str = "auto") -> str:
+        """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
-        options += "" if epochs is None else f" --epochs {epochs}"
+        if len(set(epochs)) == 1:
+            options += f" --epochs {epochs[0]}"
+        elif epochs:
+            pairs = zip(build(self.preset).stages, epochs, strict=False)
+            stages = (f"[{', '.join((*stage, f'training.epochs={count}'))}]" for stage, count in pairs)
+            options += f" --set 'stages=[{', '.join(stages)}]'"
         options += "" if precision == "auto" else f" --precision {precision}"
         return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
 
