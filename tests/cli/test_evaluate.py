@@ -137,6 +137,22 @@ def test_runs_that_differ_are_not_averaged(run_nem: Run, trained: Path) -> None:
     assert "±" not in ended.out
 
 
+def test_how_runs_were_computed_does_not_matter(run_nem: Run, trained: Path) -> None:
+    ways = {"precision": "tf32", "deterministic": True, "epochs": 9, "patience": 3}
+    edit(trained / "seed-1" / "config.yaml", lambda values: values["training"].update(ways))
+    ended = run_nem("evaluate", trained / "seed-0", trained / "seed-1", "--device", "cpu")
+    assert ended.status == 0
+    assert "2 runs of 12 sequences" in ended.out
+
+
+def test_epochs_matter_where_a_schedule_is_made_for_them(run_nem: Run, trained: Path) -> None:
+    for seed, epochs in (("seed-0", 2), ("seed-1", 9)):
+        ways = {"schedule": "cosine", "epochs": epochs}
+        edit(trained / seed / "config.yaml", lambda values, ways=ways: values["training"].update(ways))
+    ended = run_nem("evaluate", trained / "seed-0", trained / "seed-1", "--device", "cpu")
+    assert "no mean: the runs differ in training.epochs" in ended.out
+
+
 def test_the_csv_files_hold_what_the_json_does(run_nem: Run, trained: Path) -> None:
     assert run_nem("evaluate", trained / "seed-0", "--out", "here", "--starts", 2, "--device", "cpu").status == 0
     assert not (trained / "seed-0" / "evaluations").exists()

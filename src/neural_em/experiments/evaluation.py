@@ -41,6 +41,8 @@ from neural_em.training import environment
 from neural_em.training.run_folder import changeable, flat
 
 EVALUATIONS = "evaluations"  # sub-folder of a run folder
+# where the files are and how a run was computed is no part of what it computes
+INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
 _NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
 
 
@@ -268,9 +270,9 @@ def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, nam
 
 
 def differences(runs: Sequence[TrainedRun]) -> list[str]:
-    """The settings in which runs differ, beside the seed; a mean over such runs says little."""
+    """The settings in which runs differ, beside INDIFFERENT ones; a mean over such runs says little."""
     tables = [dict(flat(configs.to_dict(run.experiment))) for run in runs]
-    free = frozenset.intersection(*map(changeable, tables)) | {"training.seed", "training.precision"}
+    free = frozenset.intersection(*map(changeable, tables)) | INDIFFERENT
     keys = dict.fromkeys(key for table in tables for key in table if key not in free)
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 

@@ -11,7 +11,7 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation import Result, Summary
 from neural_em.experiments.config import Experiment
-from neural_em.experiments.evaluation import Evaluation, make_folder, stored
+from neural_em.experiments.evaluation import INDIFFERENT, Evaluation, make_folder, stored
 from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
 from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
 from neural_em.reproduce.plan import Training
@@ -21,8 +21,7 @@ from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
 
 FORMAT = 1
 CURVES = ("ami_max", "upper_bound")
-# where the files are and how a run was computed is no part of what it computes
-_FREE = CHANGEABLE | {"training.seed", "training.precision", "training.deterministic", "data.mnist"}
+_FREE = CHANGEABLE | INDIFFERENT
 Record = dict[str, Any]
 
 
