@@ -26,7 +26,8 @@ _ABOUT = {
     TABLE: "20 steps. Training scores are those of the first 10,000 training sequences.",
     ERRORS: "Binary cross entropy of the next frame, summed over its pixels, with psi = max over the components, which "
     "is an upper bound. Lower is better. The paper shows bars and gives no numbers.",
-    DIGITS: "K = 2 and 20 steps in training. The staged runs see 20, 500 and 50,000 digits one after another.",
+    DIGITS: "K = 2 and 20 steps in training. The staged runs see 20, 500 and 50,000 digits one after another. "
+    "A digit's pixels are those above 0.5, which the paper does not tell.",
 }
 
 
