@@ -8,6 +8,7 @@ nor the process or device that holds it, changes what is drawn for it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -46,17 +47,20 @@ def uniform(key: Tensor, count: int, stream: int = 0) -> Tensor:
     return out.mul_(2.0**-24)[:, :count].reshape(*key.shape, count)
 
 
-def normal(key: Tensor, count: int, stream: int = 0) -> Tensor:
-    """Standard normal numbers: float32 of shape (*key.shape, count)."""
-    return box_muller(uniform(key, count + count % 2, stream))[..., :count]
+def normal(key: Tensor, count: int, stream: int = 0, uniform: Callable[[Tensor, int, int], Tensor] = uniform) -> Tensor:
+    """Standard normal numbers by the Box-Muller transform: float32 of shape (*key.shape, count).
 
-
-def box_muller(u: Tensor) -> Tensor:
-    """Standard normal numbers from as many uniform ones, an even number of them: (..., count)."""
-    half = u.shape[-1] // 2
+    Args:
+        key: whose numbers.
+        count: how many.
+        stream: which of the key's streams.
+        uniform: what draws the uniform numbers; another way to make the same ones may be faster.
+    """
+    half = (count + 1) // 2
+    u = uniform(key, 2 * half, stream)
     radius = torch.sqrt(-2.0 * torch.log1p(-u[..., :half]))
     angle = (2.0 * math.pi) * u[..., half:]
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[..., :count]
 
 
 def integers(key: Tensor, count: int, high: int | Tensor, stream: int = 0) -> Tensor:

@@ -214,9 +214,8 @@ class NeuralEM(nn.Module):
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B)
         u = torch.stack([self.uniform(frame_keys, C * H * W, stream=i) for i in range(needed)]) if needed else x
         x_noisy = function(x, u.reshape(max(needed, 1), T, B, C, H, W), self.config.noise.probability)
-        count = K * H * W
-        normal = randomness.box_muller(self.uniform(keys.to(x.device), count + count % 2))[:, :count]
-        return x_noisy, random_assignment(normal.reshape(B, K, 1, H, W).to(x.dtype))
+        normal = randomness.normal(keys.to(x.device), K * H * W, uniform=self.uniform).reshape(B, K, 1, H, W)
+        return x_noisy, random_assignment(normal.to(x.dtype))
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """Uniform numbers (*keys.shape, count) under keys."""
