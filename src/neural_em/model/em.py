@@ -187,7 +187,9 @@ class NeuralEM(nn.Module):
         for t in range(len(x_noisy)):
             losses = watched is None or watched[t]
             state, info = self.step(state, x_noisy[t], x[t + 1], check=False, losses=losses)
-            states = [*states, state] if watched is None else [state]
+            if watched is not None:
+                states.clear()
+            states.append(state)
             infos.append(info)
         theta, psi, gammas = (torch.stack(parts) for parts in zip(*states, strict=True))
         total, intra, inter, bound = (torch.stack(parts).mean(dim=1) for parts in zip(*infos, strict=True))

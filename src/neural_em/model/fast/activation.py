@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neural_em.model.fast.convolutions import interleave
-from neural_em.model.fast.gathering import Rows, Share, Tape
+from neural_em.model.fast.gathering import Rows, Share, Tape, both_ways
 from neural_em.model.networks import EPSILON, Activation, activate
 
 IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_}  # their gradients need the result only
@@ -28,7 +28,7 @@ class FastActivation(nn.Module):
 
     def prepare(self, steps: int) -> None:
         """Makes the parameters ready for an unroll of so many steps."""
-        self.rows = (Rows(steps), Rows(steps, backwards=True)) if torch.is_grad_enabled() else (Rows(1), Rows(1))
+        self.rows = both_ways(steps)
         self.parts = tuple(part for part in (self.scale, self.offset, self.bias) if part is not None)
         self.tape = None
         if self.kernels and self.scale is not None and torch.is_grad_enabled() and self.scale.requires_grad:

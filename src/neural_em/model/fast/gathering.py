@@ -41,6 +41,13 @@ class Rows:
         return self.memory[self.steps - 1 - step if self.backwards else step]
 
 
+def both_ways(steps: int) -> tuple[Rows, Rows]:
+    """Memory for what so many steps make on their way, and on the way back; without a way back nothing is gathered."""
+    if torch.is_grad_enabled():
+        return Rows(steps), Rows(steps, backwards=True)
+    return Rows(1), Rows(1)
+
+
 def join(tensors: list[Tensor]) -> Tensor:
     """Tensors (N,...) as one (T*N,...): a view where they lie one after another in memory, else a copy."""
     first = tensors[0]

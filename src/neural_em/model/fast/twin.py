@@ -23,7 +23,7 @@ from neural_em.model.fast.convolutions import (
     FastPatches,
     FastUpConvolution,
 )
-from neural_em.model.fast.gathering import Rows
+from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, Linear
 from neural_em.model.m_step import GradientMStep
 from neural_em.model.networks import Activation, Convolution, Dense, UpConvolution
@@ -65,7 +65,7 @@ class FastNeuralEM(NeuralEM):
 
     def prepare(self, steps: int = 1) -> None:
         """Makes the layers' parameters ready for so many steps; again after they have changed."""
-        self.rows = (Rows(steps), Rows(steps, backwards=True)) if torch.is_grad_enabled() else (Rows(1), Rows(1))
+        self.rows = both_ways(steps)
         for module in self.modules():
             if isinstance(module, Linear | FastActivation):
                 module.prepare(steps)
