@@ -188,18 +188,24 @@ def scored(place: Path) -> Path:
     return place / "run"
 
 
+def look_at_it_with(path: Path, content: bytes, run: Path) -> None:
+    """Everything that reads a run folder, with another content in one of its files."""
+    good = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        refused_or(lambda: look_at(run))
+    finally:
+        path.write_bytes(good)
+
+
 @settings(max_examples=400, **FIXTURES)
 @given(data=st.data())
 def test_what_a_run_folder_says_of_itself(data: st.DataObject, scored: Path) -> None:
     """Summary, starts and stored scores that are other things than they should be."""
     (name,) = (path.name for path in (scored / "evaluations").glob("*.json"))
     path = scored / data.draw(st.sampled_from(["summary.json", "environment.json", f"evaluations/{name}"]))
-    good = path.read_bytes()
-    path.write_text(json.dumps(data.draw(hostile.changed(json.loads(good), changes=3))), encoding="utf-8")
-    try:
-        refused_or(lambda: look_at(scored))
-    finally:
-        path.write_bytes(good)
+    other = data.draw(hostile.changed(json.loads(path.read_bytes()), changes=3))
+    look_at_it_with(path, json.dumps(other).encode(), scored)
 
 
 @settings(max_examples=300, **FIXTURES)
@@ -209,11 +215,7 @@ def test_files_of_a_run_folder_byte_by_byte(data: st.DataObject, scored: Path) -
     files = ["summary.json", "environment.json", "metrics.csv", "metrics.csv", f"evaluations/{name}", "config.yaml"]
     path = scored / data.draw(st.sampled_from(files))
     good = path.read_bytes()
-    path.write_bytes(data.draw(hostile.damaged(good, len(good))))
-    try:
-        refused_or(lambda: look_at(scored))
-    finally:
-        path.write_bytes(good)
+    look_at_it_with(path, data.draw(hostile.damaged(good, len(good))), scored)
 
 
 @settings(max_examples=300, **FIXTURES)
