@@ -67,6 +67,29 @@ def test_two_processes_follow_one(tmp_path: Path) -> None:
         assert one[field] == pytest.approx(two[field], rel=1e-9)
 
 
+def test_no_thread_of_the_group_is_left(tmp_path: Path) -> None:
+    """Such a thread may free a tensor while the interpreter ends, which aborts the process."""
+    script = tmp_path / "join.py"
+    script.write_text("""
+import os, torch
+from neural_em.training import distributed
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+with distributed.joined(torch.device("cpu")):
+    parameter = torch.nn.Parameter(torch.ones(1))
+    torch.optim.Adam([parameter]).zero_grad()
+    assert distributed.total(torch.ones(1)).item() == 2
+    assert threads() > before
+assert threads() == before, (before, threads())
+""")
+    command = [*TORCHRUN, str(_free_port()), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_float32_losses_follow_too(tmp_path: Path) -> None:
     """To 1e-5 in loss over 10 steps."""

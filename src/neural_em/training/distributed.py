@@ -5,6 +5,7 @@ The first process reads and writes the run folder; what the others need from the
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -52,6 +53,9 @@ def joined(device: torch.device) -> Iterator[torch.device]:
             refuse("processes on this machine", f"at most {torch.cuda.device_count()}, one a GPU", local + 1)
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
+    # Imported later, by an optimiser, its default arguments would hold the group: Gloo's threads would outlive
+    # `destroy_process_group`, free tensors while the interpreter ends, and now and then abort the process.
+    importlib.import_module("torch.distributed.nn.functional")
     with peers_watched():
         if device.type == "cuda":
             dist.init_process_group("nccl", device_id=device)
