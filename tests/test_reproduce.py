@@ -16,7 +16,7 @@ from neural_em.cli.app import app
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import build
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.reproduce import GROUPS, NUMBERS, TRAININGS, Reproduction, chosen
+from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen
 from neural_em.reproduce.cells import cells
 from neural_em.reproduce.page import render
 from neural_em.reproduce.records import collect, laid_out, read_record, write_record
@@ -91,20 +91,34 @@ def test_every_number_of_the_paper_is_there() -> None:
 
 
 def test_every_number_has_its_training_and_evaluation() -> None:
-    for number in NUMBERS:
+    numbers = (*NUMBERS, *COMPARISONS)
+    for number in numbers:
         assert number.evaluation in TRAININGS[number.training].evaluations, number
-    used = {(number.training, number.evaluation) for number in NUMBERS}
+    used = {(number.training, number.evaluation) for number in numbers}
     planned = {(name, evaluation) for name, training in TRAININGS.items() for evaluation in training.evaluations}
     assert used == planned
 
 
+def test_what_goes_beyond_the_paper_is_set_beside_its_number_but_not_counted_as_one_of_it() -> None:
+    known = {(number.mean, number.deviation) for number in NUMBERS}
+    for number in COMPARISONS:
+        assert (number.mean, number.deviation) in known
+        found = cells({number.training: record(number.training, trained(evaluations={"test": evaluated(0.9)}))})
+        page = render(found, {}, Path("runs"))
+        assert "Of the paper's 20 numbers 0 have been run here" in page
+        after = page[page.index("## Beyond the paper") :]
+        assert row(after, number.about)[2:4] == [f"{number.mean:.3f} ± {number.deviation:.3f}", "0.900"]
+
+
 def test_the_trainings_are_the_papers() -> None:
-    sizes = {name: (t.experiment().data.objects, t.experiment().training.components) for name, t in TRAININGS.items()}
+    beyond = {number.training for number in COMPARISONS}
+    papers = {name: training for name, training in TRAININGS.items() if name not in beyond}
+    sizes = {name: (t.experiment().data.objects, t.experiment().training.components) for name, t in papers.items()}
     for objects, components in ((3, 3), (3, 5), (5, 3), (5, 5), (4, 5), (3, 1), (4, 1), (5, 1)):
         assert sizes.pop(f"flying-shapes-{objects}-{components}") == (objects, components)
     assert sizes == {"static-shapes": (3, 4), "static-shapes-nem": (3, 4), "flying-mnist": (2, 2),
                      "flying-mnist-staged": (2, 2)}  # fmt: skip
-    for name, training in TRAININGS.items():
+    for name, training in papers.items():
         experiment = training.experiment()
         assert (experiment.data.train_size, experiment.data.test_size) == (50_000, 10_000)
         assert (experiment.training.batch_size, experiment.training.epochs, experiment.training.patience) == (

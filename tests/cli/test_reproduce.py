@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from neural_em.reproduce import NUMBERS, TRAININGS
+from neural_em.reproduce import COMPARISONS, NUMBERS, TRAININGS
 
 Run = Callable[..., Any]
 RUNS, PAGE = Path("runs/quick"), Path("runs/quick/results/reproduction.md")
@@ -116,7 +116,7 @@ def test_results_outlive_the_runs(run_nem: Run) -> None:
 def test_a_report_of_nothing(run_nem: Run) -> None:
     assert run_nem("reproduce", "--report").status == 0
     page = Path("results/reproduction.md").read_text(encoding="utf-8")
-    assert page.count("*missing*") == len(NUMBERS) + 1  # and the sentence that explains it
+    assert page.count("*missing*") == len(NUMBERS) + len(COMPARISONS) + 1  # and the sentence that explains it
     assert [path.name for path in sorted(Path("results").iterdir())] == ["reproduction.json", "reproduction.md"]
 
 
@@ -158,7 +158,7 @@ def test_everything_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert cell["seeds"] == ["0", "1"], key
         assert cell["last_step"]["mean"] is not None
         assert cell["unfinished"] == []
-    assert len(cells()) == len(NUMBERS)
+    assert len(cells()) == len(NUMBERS) + len(COMPARISONS)
     page = PAGE.read_text(encoding="utf-8")
     assert "Toy size" in page
     assert page.count("*missing*") == 1

@@ -1,4 +1,4 @@
-"""The paper's experiments, each as its differences from the usual settings."""
+"""The paper's experiments and what goes beyond it, each as its differences from the usual settings."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ PRESETS: dict[str, Experiment] = {
             ("data.digits=null", "training.learning_rate=0.0005"),
         ),
     ),
+    "static-shapes-plus": Experiment(
+        "static-shapes-plus", replace(network("static-shapes"), layer_norm=True, loss_steps="every"),
+        DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, schedule="cosine"),
+    ),
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
@@ -46,6 +50,7 @@ ABOUT: dict[str, str] = {
     "flying-shapes": "RNN-EM on sequences of three moving shapes",
     "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
     "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
+    "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step, a falling learning rate",
 }
 
 

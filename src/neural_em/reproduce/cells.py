@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from neural_em.evaluation import MeanDeviation
-from neural_em.reproduce.paper import NUMBERS, Number
+from neural_em.reproduce.paper import COMPARISONS, NUMBERS, Number
 from neural_em.reproduce.plan import TRAININGS
 from neural_em.reproduce.records import Record
 
@@ -51,8 +51,9 @@ class Cell:
 
 
 def cells(records: Mapping[str, Record]) -> list[Cell]:
-    """One cell for every number of the paper, in the paper's order; records by name of the training."""
-    return [_cell(number, records.get(number.training, {}).get("runs", {})) for number in NUMBERS]
+    """One for every number of the paper, in its order, then those beyond it; records by name of the training."""
+    numbers = (*NUMBERS, *COMPARISONS)
+    return [_cell(number, records.get(number.training, {}).get("runs", {})) for number in numbers]
 
 
 def _cell(number: Number, runs: Mapping[str, Record]) -> Cell:

@@ -82,4 +82,10 @@ NUMBERS: tuple[Number, ...] = (
     Number(DIGITS, "Figure 6", "two digits, at step 50 of 50", "flying-mnist", "50 steps"),
 )  # fmt: skip
 
+BEYOND = "Beyond the paper"
+COMPARISONS: tuple[Number, ...] = (
+    Number(BEYOND, "Section 4.1", "static shapes, `static-shapes-plus`", "static-shapes-plus", "test", 0.826, 0.005),
+)
+"""Scores of presets of our own, beside the paper's best for the same data."""
+
 NOT_REPRODUCED = "The paper also quotes Tagger (0.79 ± 0.034; 0.97 ± 0.009 with layer norm), another model: not run."

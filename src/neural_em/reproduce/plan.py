@@ -1,4 +1,4 @@
-"""What to train and to evaluate for the paper's results, at full size or at toy size."""
+"""What to train and to evaluate for the paper's results and beyond them, at full size or at toy size."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ _QUICK_FLYING = ["data.frames=5", "model.convolutions=[4]", "model.hidden=12"]
 _QUICK_STAGES = {
     "static-shapes": ["model.steps=4"],
     "static-shapes-nem": ["model.steps=4"],
+    "static-shapes-plus": ["model.steps=4"],
     "flying-shapes": _QUICK_FLYING,
     "flying-mnist": _QUICK_FLYING,
     "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
@@ -109,6 +110,7 @@ TRAININGS: dict[str, Training] = {
         _shapes(5, 1),
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
+        Training("static-shapes-plus", "static-shapes-plus", {}, _TEST),
     )
 }
 
