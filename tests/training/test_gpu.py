@@ -55,6 +55,20 @@ def test_a_run_moves_between_devices(tiny: Any, tmp_path: Path) -> None:
         assert a.validation_loss == pytest.approx(b.validation_loss, rel=1e-6)
 
 
+def test_a_falling_learning_rate_reaches_the_graph(tiny: Any) -> None:
+    """Three epochs under the cosine on the GPU are close to those on the CPU, and not to those at a constant rate."""
+    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
+    training, validation = load_split(data, "training", 0, "cuda"), load_split(data, "validation", 0, "cuda")
+    losses = {}
+    for schedule in ("cosine", "constant"):
+        config = tiny.with_(precision="float64", engine="fast", schedule=schedule, learning_rate=0.01)
+        there = fit(tiny.build().cuda(), training, config, validation)
+        losses[schedule] = there.progress.rows[-1].validation_loss
+        here = fit(tiny.build(), tiny.training, config, tiny.validation)
+        assert losses[schedule] == pytest.approx(here.progress.rows[-1].validation_loss, rel=1e-6)
+    assert losses["cosine"] != pytest.approx(losses["constant"], rel=1e-4)
+
+
 def test_validation_is_the_same_on_both(tiny: Any) -> None:
     """Same samples, same noise, same starts."""
     data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
