@@ -13,3 +13,18 @@ def test_bfloat16_is_for_the_fast_engine_on_a_gpu():
         TrainingConfig(precision="bf16", engine="plain")
     with pytest.raises(NeuralEMError, match=r"^training.precision: expected a CUDA GPU.*, got device cpu$"):
         fit(NeuralEM(preset("static-shapes")), torch.zeros(1, 2, 1, 28, 28), TrainingConfig(precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("components", True), ("components", 0), ("epochs", 2.0), ("steps", 0), ("steps", "20"), ("seed", -1),
+        ("seed", True), ("seed", 2**63), ("score_size", -1), ("learning_rate", 0), ("learning_rate", float("nan")),
+        ("learning_rate", "fast"), ("checkpoint_seconds", float("inf")), ("deterministic", "yes"), ("truncate", 1),
+        ("tensorboard", None), ("schedule", "linear"), ("precision", "fp8"), ("engine", None),
+    ],
+)  # fmt: skip
+def test_each_field_refuses_what_makes_no_sense(name, value):
+    with pytest.raises(NeuralEMError, match=rf"^training\.{name}: expected .*, got ") as refused:
+        TrainingConfig(**{name: value})
+    assert repr(value) in str(refused.value)

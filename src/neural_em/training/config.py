@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
 from neural_em.errors import refuse, unknown
+from neural_em.model.checks import check_flag, check_integer, check_number
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
+ENGINES = ("fast", "plain")
+SMALLEST = sys.float_info.min
 
 
 @dataclass(frozen=True)
@@ -63,28 +66,20 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""
         for name in ("components", "batch_size", "epochs", "patience", "shard_megabytes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                refuse(f"training.{name}", "an integer >= 1", repr(value))
-        for name in ("seed", "score_size"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
-                refuse(f"training.{name}", "an integer >= 0", repr(getattr(self, name)))
-        if self.seed > MAX_SEED:
-            refuse("training.seed", f"an integer from 0 to {MAX_SEED}", self.seed)
+            check_integer(f"training.{name}", getattr(self, name), 1)
         for name in ("steps", "segment"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                refuse(f"training.{name}", "an integer >= 1", repr(value))
+            if getattr(self, name) is not None:
+                check_integer(f"training.{name}", getattr(self, name), 1)
+        check_integer("training.score_size", self.score_size, 0)
+        check_integer("training.seed", self.seed, 0, MAX_SEED)
+        for name in ("learning_rate", "checkpoint_seconds"):
+            check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
+        for name in ("deterministic", "truncate", "tensorboard"):
+            check_flag(f"training.{name}", getattr(self, name))
+        for name, allowed in {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES}.items():
+            if getattr(self, name) not in allowed:
+                unknown(f"training.{name}", getattr(self, name), allowed)
         if self.truncate and self.segment is None:
             refuse("training.truncate", "training.segment too, the steps of a segment", "none")
-        for name in ("learning_rate", "checkpoint_seconds"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                refuse(f"training.{name}", "a number above 0", getattr(self, name))
-        if self.schedule not in SCHEDULES:
-            unknown("training.schedule", self.schedule, SCHEDULES)
-        if self.precision not in PRECISIONS:
-            unknown("training.precision", self.precision, PRECISIONS)
-        if self.engine not in ("fast", "plain"):
-            unknown("training.engine", self.engine, ("fast", "plain"))
         if self.precision == "bf16" and self.engine != "fast":
             refuse("training.precision", "another one with training.engine=plain, the reference", self.precision)

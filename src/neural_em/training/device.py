@@ -73,7 +73,7 @@ def products(precision: str, device: torch.device, deterministic: bool = False) 
 
 @contextmanager
 def _same_bits() -> Iterator[None]:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's own condition
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's condition; it reads it once, so it stays
     memory: Any = torch.utils.deterministic
     mode, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
