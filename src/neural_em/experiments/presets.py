@@ -14,6 +14,9 @@ from neural_em.experiments.config import Experiment
 from neural_em.model import preset as network
 from neural_em.training import TrainingConfig
 
+_FLYING_SHAPES = Experiment(
+    "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
+)
 _FLYING_MNIST = Experiment(
     "flying-mnist", network("flying-mnist"), DataConfig("flying-mnist"),
     TrainingConfig(components=2, learning_rate=0.0005),
@@ -26,9 +29,7 @@ PRESETS: dict[str, Experiment] = {
     "static-shapes-nem": Experiment(
         "static-shapes-nem", network("static-shapes-nem"), DataConfig("static-shapes"), TrainingConfig(components=4)
     ),
-    "flying-shapes": Experiment(
-        "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
-    ),
+    "flying-shapes": _FLYING_SHAPES,
     "flying-mnist": _FLYING_MNIST,
     "flying-mnist-staged": replace(
         _FLYING_MNIST, name="flying-mnist-staged",
@@ -42,6 +43,9 @@ PRESETS: dict[str, Experiment] = {
         "static-shapes-plus", replace(network("static-shapes"), layer_norm=True, loss_steps="every"),
         DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, schedule="cosine"),
     ),
+    "flying-shapes-plus": replace(
+        _FLYING_SHAPES, name="flying-shapes-plus", training=TrainingConfig(components=3, epochs=25, schedule="cosine")
+    ),
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
@@ -51,6 +55,7 @@ ABOUT: dict[str, str] = {
     "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
     "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
     "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step, a falling learning rate",
+    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 25 epochs",
 }
 
 

@@ -74,6 +74,7 @@ _QUICK_STAGES = {
     "static-shapes-nem": ["model.steps=4"],
     "static-shapes-plus": ["model.steps=4"],
     "flying-shapes": _QUICK_FLYING,
+    "flying-shapes-plus": _QUICK_FLYING,
     "flying-mnist": _QUICK_FLYING,
     "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
 }
@@ -86,24 +87,25 @@ _DIGITS = {
 }
 
 
-def _shapes(objects: int, components: int, tested: tuple[int, int] | None = None) -> Training:
+def _shapes(
+    objects: int, components: int, tested: tuple[int, int] | None = None, preset: str = "flying-shapes"
+) -> Training:
     evaluations = dict(_TEST)
     if tested is not None:
         evaluations["train"] = Evaluation(split="training", size=10_000)
         evaluations["generalisation"] = Evaluation(objects=tested[0], components=tested[1])
-    name = f"flying-shapes-{objects}-{components}"
-    return Training(name, "flying-shapes", {"objects": objects, "components": components}, evaluations)
+    name = f"{preset}-{objects}-{components}"
+    return Training(name, preset, {"objects": objects, "components": components}, evaluations)
 
+
+_TABLE_1 = ((3, 3, (3, 5)), (3, 5, (3, 3)), (5, 3, (3, 3)), (5, 5, (3, 5)))
 
 TRAININGS: dict[str, Training] = {
     training.name: training
     for training in (
         Training("static-shapes", "static-shapes", {}, _TEST),
         Training("static-shapes-nem", "static-shapes-nem", {}, _TEST),
-        _shapes(3, 3, (3, 5)),
-        _shapes(3, 5, (3, 3)),
-        _shapes(5, 3, (3, 3)),
-        _shapes(5, 5, (3, 5)),
+        *(_shapes(*sizes) for sizes in _TABLE_1),
         _shapes(4, 5),
         _shapes(3, 1),
         _shapes(4, 1),
@@ -111,11 +113,13 @@ TRAININGS: dict[str, Training] = {
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
         Training("static-shapes-plus", "static-shapes-plus", {}, _TEST),
+        *(_shapes(*sizes, preset="flying-shapes-plus") for sizes in _TABLE_1),
     )
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "table-1": tuple(f"flying-shapes-{pair}" for pair in ("3-3", "3-5", "5-3", "5-5")),
+    "table-1": tuple(f"flying-shapes-{objects}-{components}" for objects, components, _ in _TABLE_1),
+    "table-1-plus": tuple(f"flying-shapes-plus-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }
 
