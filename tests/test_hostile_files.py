@@ -24,8 +24,7 @@ import numpy as np
 import pytest
 
 from neural_em import NeuralEMError
-from neural_em.data.files import writable
-from neural_em.storage.weights import write_whole
+from neural_em.files import writable, write_whole
 
 HUGE = 2**60
 

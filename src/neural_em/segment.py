@@ -19,13 +19,13 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import Fit
-from neural_em.data.files import existing
 from neural_em.data.fitting import Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
 from neural_em.errors import refuse, unknown
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
+from neural_em.files import existing
 from neural_em.model import ModelConfig, NeuralEM, State
 from neural_em.model.checks import check_integer, check_number
 from neural_em.model.fast import accelerate

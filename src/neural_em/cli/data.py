@@ -59,8 +59,8 @@ def data(
     KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --digits and --mnist are about digits.
     """
     from neural_em.data.config import DataConfig
-    from neural_em.data.files import writable
     from neural_em.data.load import GENERATORS
+    from neural_em.files import writable
 
     if kind not in GENERATORS:
         unknown("kind", kind, GENERATORS)

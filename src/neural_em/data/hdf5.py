@@ -20,9 +20,9 @@ from torch import Tensor
 
 from neural_em.data.config import Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.files import existing, replacing
 from neural_em.data.scenes import Scenes
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import existing, replacing
 
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 _CHUNK = 1 << 20  # bytes

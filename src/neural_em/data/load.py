@@ -11,12 +11,12 @@ import torch
 from neural_em.data.config import SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, SceneReader, StreamingDataset, empty_for, fill, memory_budget
 from neural_em.data.digits import digit_scenes
-from neural_em.data.files import existing
 from neural_em.data.hdf5 import is_hdf5, load_hdf5
 from neural_em.data.own import load_own
 from neural_em.data.scenes import Scenes
 from neural_em.data.shapes import shape_scenes
 from neural_em.errors import refuse, unknown
+from neural_em.files import existing
 
 # what makes the sequences of each generated kind
 GENERATORS: Mapping[str, Callable[[DataConfig, Split, int, torch.device | str], Scenes]] = {

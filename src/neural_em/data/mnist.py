@@ -13,8 +13,8 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_em.data.files import existing
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import existing
 
 Part = Literal["train", "t10k"]
 

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from neural_em.data.config import SPLITS, DataConfig, Part
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.files import existing
 from neural_em.data.fitting import Fitting
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import ImageSource, Source, open_clips
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import existing
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise

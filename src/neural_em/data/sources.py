@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.data import arrays, images, video
-from neural_em.data.files import existing
 from neural_em.data.fitting import Frame
 from neural_em.errors import refuse
+from neural_em.files import existing
 
 ANIMATIONS = frozenset({".gif", ".apng"})
 CLIPS = ANIMATIONS | video.SUFFIXES | arrays.SUFFIXES  # files that hold a clip each

@@ -16,7 +16,7 @@ import numpy as np
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse, show, unknown
-from neural_em.storage.weights import write_whole
+from neural_em.files import write_whole
 
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours

@@ -32,10 +32,10 @@ from neural_em.evaluation import (
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
+from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.model.checks import check_integer
 from neural_em.model.fast import accelerate
-from neural_em.storage.weights import write_whole
 from neural_em.training import device as devices
 from neural_em.training import environment
 from neural_em.training.run_folder import changeable, flat

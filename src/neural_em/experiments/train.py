@@ -17,9 +17,9 @@ from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import refuse
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.presets import PRESETS
+from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.storage import load
-from neural_em.storage.weights import write_whole
 from neural_em.training import Outcome, checkpoint, distributed
 from neural_em.training import device as devices
 from neural_em.training.display import logger, shown

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
-from neural_em.data.files import replacing
 from neural_em.errors import refuse, unknown
+from neural_em.files import replacing
 from neural_em.report.colours import LIMIT, Pixels, distinct, palette
 from neural_em.report.movie import Mp4
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify

@@ -14,8 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
-from neural_em.data.files import replacing
 from neural_em.errors import refuse, unknown
+from neural_em.files import replacing
 from neural_em.report.colours import Pixels, blend, colour_groups, palette
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from neural_em.data.files import replacing
 from neural_em.errors import refuse
+from neural_em.files import replacing
 from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from neural_em.data.files import replacing
 from neural_em.errors import refuse
+from neural_em.files import replacing
 from neural_em.report.colours import LIMIT, palette
 
 _GAP = 2  # pixels between frames, before enlarging

@@ -14,9 +14,9 @@ from neural_em.experiments.config import Experiment
 from neural_em.experiments.evaluation import INDIFFERENT, Evaluation, make_folder, stored
 from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
 from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
+from neural_em.files import write_whole
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.sound import is_sound_run
-from neural_em.storage.weights import write_whole
 from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
 
 FORMAT = 1

@@ -11,18 +11,17 @@ from pathlib import Path
 
 import torch
 
-from neural_em.data.files import replacing
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments import PRESETS, Experiment, train
 from neural_em.experiments.evaluation import EVALUATIONS, Evaluator, make_folder, stored, write_result
 from neural_em.experiments.logs import read_object
+from neural_em.files import replacing, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.page import render
 from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import Record, collect, finished, read_record, usable, write_record
-from neural_em.storage.weights import write_whole
 from neural_em.training.run_folder import RunFolder
 from neural_em.training.stop import INTERRUPTED
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import write_whole
 from neural_em.model import ModelConfig, NeuralEM
 
 FORMAT = "neural-em-1"
@@ -107,25 +107,3 @@ def in_order(data: bytes) -> bytes:
     header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # the tensors stay aligned
     return len(header).to_bytes(8, "little") + header + data[end:]
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file whole or not at all: under another name first, on the disk, then renamed."""
-    path = Path(path)
-    if not path.name or "\0" in str(path):
-        refuse(f"{str(path)!r}", "the name of a file", "none")
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a device or a pipe, to keep
-        refuse(f"{path}", "a file that can be written", "something else")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.unlink(missing_ok=True)  # left by a killed process of the same number, or a link to somewhere else
-        with open(partial, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise NeuralEMError(f"{path}: expected a file that can be written, got: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):  # it is there only if something went wrong
-            partial.unlink()

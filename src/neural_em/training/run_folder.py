@@ -20,8 +20,8 @@ import torch
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import write_whole
 from neural_em.storage.folders import refuse_links
-from neural_em.storage.weights import write_whole
 from neural_em.training import distributed
 from neural_em.training.state import Row
 
@@ -132,7 +132,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Removes what killed processes left half-written; nobody else writes here while the folder is locked."""
-        for path in self.path.glob(".*.partial"):
+        for path in self.path.glob(".*.partial*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 

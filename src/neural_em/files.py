@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from neural_em.errors import NeuralEMError, refuse
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterator[Path]:
     """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error.
 
@@ -30,7 +30,16 @@ def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterat
     except OSError as error:
         raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is there only if something went wrong
+            partial.unlink()
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file whole or not at all; it is on the disk when this returns."""
+    with replacing(path) as partial, open(partial, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _make_folder(target: Path) -> None:
@@ -43,6 +52,8 @@ def _make_folder(target: Path) -> None:
 def writable(path: str | os.PathLike[str]) -> Path:
     """The path, if a file can have this name."""
     target = Path(path)
+    if "\0" in str(target):
+        refuse(f"{str(target)!r}", "the name of a file to write", "a null character in it")
     if os.path.isdir(target):
         refuse(str(target), "the name of a file to write", "a folder")
     if os.path.exists(target) and not os.path.isfile(target):  # the new file would take the place of a device or a pipe
