@@ -66,12 +66,6 @@ def data(
         unknown("kind", kind, GENERATORS)
     if out is None and preview is None:
         refuse("nem data", "--out FILE.h5 or --preview FILE.png", "neither")
-    meant = {"flying-mnist": {"overlap": overlap, "threshold": threshold, "digits": digits, "mnist": mnist}}
-    for name, value in {} if kind in meant else meant["flying-mnist"].items():
-        if value is not None:
-            refuse(f"--{name}", "flying-mnist, whose digits it is about", kind)
-    if velocity and kind == "static-shapes":
-        refuse("--velocity", "a kind that moves", kind)
     given: dict[str, Any] = {
         "objects": objects, "frames": frames, "height": height, "width": width, "threshold": threshold,
         "digits": digits, "mnist": None if mnist is None else str(mnist), "overlap": overlap,

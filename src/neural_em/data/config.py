@@ -149,8 +149,10 @@ class DataConfig:
             refuse("frames", "1 for static-shapes", frames)
         if self.path is not None or self.masks is not None:
             refuse("path and masks", "kind 'file'", repr(self.kind))
+        if self.kind == "static-shapes" and self.velocities != (-1, 0, 1):
+            refuse("velocities", "a kind that moves", repr(self.kind))
         if self.kind != "flying-mnist":
-            for name, usual in (("overlap", "maximum"), ("digits", None), ("mnist", None)):
+            for name, usual in (("overlap", "maximum"), ("threshold", 0.5), ("digits", None), ("mnist", None)):
                 if getattr(self, name) != usual:
                     refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 
