@@ -48,13 +48,10 @@ class TrainingStep:
             refuse("training.precision", "a CUDA GPU for bf16, or another precision", f"device {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
         self.exact = self.network if half is None else accelerate(model)  # to validate with
-        varying = config.schedule != "constant"
-        self.rate: float | Tensor = config.learning_rate
-        if cuda and varying:  # a graph reads it from where it lies
-            self.rate = torch.tensor(config.learning_rate, device=self.device)
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=self.rate, capturable=cuda, fused=True if cuda else None
-        )
+        rate: float | Tensor = config.learning_rate
+        if cuda and config.schedule != "constant":  # a graph reads it from where it lies
+            rate = torch.tensor(rate, device=self.device)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=cuda, fused=True if cuda else None)
         for parameter in model.parameters():  # all of Adam's memory from the start: a graph cannot add it later
             self.optimizer.state[parameter] = {
                 "step": torch.zeros((), device=self.device if cuda else "cpu"),
@@ -86,10 +83,11 @@ class TrainingStep:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from the next step on, where the config's schedule lets it vary."""
-        if isinstance(self.rate, Tensor):
-            self.rate.fill_(rate)
+        (group,) = self.optimizer.param_groups
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
         else:
-            self.rate = self.optimizer.param_groups[0]["lr"] = rate
+            group["lr"] = rate
 
     def _frames(self, indices: Tensor) -> Tensor:
         return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
