@@ -5,7 +5,6 @@ The first process reads and writes the run folder; what the others need from the
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -55,7 +54,8 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         torch.cuda.set_device(device)
     # Imported later, by an optimiser, its default arguments would hold the group: Gloo's threads would outlive
     # `destroy_process_group`, free tensors while the interpreter ends, and now and then abort the process.
-    importlib.import_module("torch.distributed.nn.functional")
+    from torch.distributed.nn import functional  # noqa: F401
+
     with peers_watched():
         if device.type == "cuda":
             dist.init_process_group("nccl", device_id=device)
