@@ -1,8 +1,10 @@
 """Training settings that do not go together are refused."""
 
+import numpy as np
 import pytest
 import torch
 
+from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.model import NeuralEM, preset
 from neural_em.training import TrainingConfig, fit
@@ -28,3 +30,9 @@ def test_each_field_refuses_what_makes_no_sense(name, value):
     with pytest.raises(NeuralEMError, match=rf"^training\.{name}: expected .*, got ") as refused:
         TrainingConfig(**{name: value})
     assert repr(value) in str(refused.value)
+
+
+def test_numpy_integers_will_do_and_can_be_written():
+    config = TrainingConfig(components=np.int64(4), seed=np.int32(1))
+    assert config == TrainingConfig(components=4, seed=1)
+    assert "components: 4" in configs.dump(config)

@@ -14,6 +14,13 @@ SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 ENGINES = ("fast", "plain")
 SMALLEST = sys.float_info.min
+INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
+    **dict.fromkeys(
+        ("components", "batch_size", "epochs", "patience", "shard_megabytes", "steps", "segment"), (1, None)
+    ),
+    "score_size": (0, None),
+    "seed": (0, MAX_SEED),
+}
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""
-        for name in ("components", "batch_size", "epochs", "patience", "shard_megabytes"):
-            check_integer(f"training.{name}", getattr(self, name), 1)
-        for name in ("steps", "segment"):
-            if getattr(self, name) is not None:
-                check_integer(f"training.{name}", getattr(self, name), 1)
-        check_integer("training.score_size", self.score_size, 0)
-        check_integer("training.seed", self.seed, 0, MAX_SEED)
+        for name, (least, most) in INTEGERS.items():
+            if name not in ("steps", "segment") or getattr(self, name) is not None:
+                value = check_integer(f"training.{name}", getattr(self, name), least, most)
+                object.__setattr__(self, name, value)  # Python's own integer, whatever came
         for name in ("learning_rate", "checkpoint_seconds"):
             check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
         for name in ("deterministic", "truncate", "tensorboard"):
