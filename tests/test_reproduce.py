@@ -107,6 +107,7 @@ def test_what_goes_beyond_the_paper_is_set_beside_its_number_but_not_counted_as_
         found = cells({number.training: record(number.training, done)})
         page = render(found, {}, Path("runs"))
         assert "Of the paper's 20 numbers 0 have been run here" in page
+        assert "## Beyond the paper" not in render(cells({}), {}, Path("runs"))
         after = page[page.index("## Beyond the paper") :]
         paper = f"{number.mean:.3f} ± {number.deviation:.3f}"
         assert row(after, f" {number.where} ", f" {number.about} ", " 0.900 ")[2] == paper

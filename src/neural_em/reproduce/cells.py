@@ -51,9 +51,9 @@ class Cell:
 
 
 def cells(records: Mapping[str, Record]) -> list[Cell]:
-    """One for every number of the paper, in its order, then those beyond it; records by name of the training."""
-    numbers = (*NUMBERS, *COMPARISONS)
-    return [_cell(number, records.get(number.training, {}).get("runs", {})) for number in numbers]
+    """One for every number of the paper, in its order, then those beyond it that were run; records by training."""
+    found = [_cell(number, records.get(number.training, {}).get("runs", {})) for number in (*NUMBERS, *COMPARISONS)]
+    return [cell for cell in found if cell.paper in NUMBERS or not cell.missing]
 
 
 def _cell(number: Number, runs: Mapping[str, Record]) -> Cell:

@@ -51,7 +51,8 @@ def render(
         parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
     parts += [f"{_overview(cells)}\n", f"{NOT_REPRODUCED}\n"]
     for section, about in _ABOUT.items():
-        parts += [f"## {section}\n", f"{about}\n", _table([cell for cell in cells if cell.paper.section == section])]
+        rows = [cell for cell in cells if cell.paper.section == section]
+        parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
     parts += ["## Figures\n"] if pictures else []
     parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in sorted((pictures or {}).items())]
     parts += [_runs(records), _problems(records), _missing(cells), "" if quick else _commands(records, runs)]
