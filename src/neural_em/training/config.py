@@ -14,10 +14,9 @@ SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 ENGINES = ("fast", "plain")
 SMALLEST = sys.float_info.min
+_COUNTS = ("components", "steps", "batch_size", "epochs", "patience", "segment", "shard_megabytes")
 INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
-    **dict.fromkeys(
-        ("components", "batch_size", "epochs", "patience", "shard_megabytes", "steps", "segment"), (1, None)
-    ),
+    **dict.fromkeys(_COUNTS, (1, None)),
     "score_size": (0, None),
     "seed": (0, MAX_SEED),
 }
