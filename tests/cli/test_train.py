@@ -88,21 +88,21 @@ def _steps_done(path: Path) -> int:
     return sum(max((int(name.split("-")[1]) for name in each if name[0] == "s"), default=0) for each in names)
 
 
-def _kill(options: list[str], reached: Callable[[], bool], after: float) -> None:
-    """Starts the command, waits until it has come far enough, and a little longer, and kills it."""
+def _kill(options: list[str], reached: Callable[[], bool], after: float) -> bool:
+    """Starts the command and kills it a little after it has come so far; False where it was faster."""
     process = _start(options)
-    while not reached():
-        assert process.poll() is None, process.communicate()
+    while not reached() and process.poll() is None:
         time.sleep(0.002)
     time.sleep(after)
-    assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    out, errors = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), (out, errors)
+    return process.returncode != 0
 
 
 def _kill_and_resume(tmp_path: Path, extra: list[str], kills: int, seed: int) -> None:
     """Killed so often at random moments, then left alone: the same end as a run that was left alone from the start."""
-    chance = random.Random(seed)
+    chance, killed = random.Random(seed), 0
     options, path = [*TINY, *LONG, *extra], tmp_path / "killed"
     _run_here([*options, "--run", str(tmp_path / "whole")])
     total = _steps_done(tmp_path / "whole")
@@ -110,10 +110,11 @@ def _kill_and_resume(tmp_path: Path, extra: list[str], kills: int, seed: int) ->
         if number % 5 == 1:  # now and then while it still starts
             _kill([*options, "--run", str(path)], lambda: True, chance.uniform(0, 1))
         target = total * (number + chance.random()) / (kills + 1)
-        _kill([*options, "--run", str(path)], lambda: _steps_done(path) >= target, chance.uniform(0, 0.03))  # noqa: B023
+        killed += _kill([*options, "--run", str(path)], lambda: _steps_done(path) >= target, chance.uniform(0, 0.03))  # noqa: B023
+    assert killed >= kills - 1  # on a busy machine the last one may come too late
     status, out, errors = _run([*options, "--run", str(path)])
     assert status == 0, errors
-    assert "goes on" in out
+    assert ("goes on" if killed == kills else "finished") in out
     whole = _left(tmp_path / "whole")
     assert len(whole) >= 3
     assert _left(path) == whole
@@ -184,7 +185,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         _run_here([*TINY, *options])
         return capsys.readouterr().out
 
-    first = nem("--epochs", "2", "--max-minutes", "0.0001")
+    first = nem("--epochs", "2", "--max-minutes", "1e-9")
     assert "the given minutes are over" in first
     assert "go on with: nem train --resume --run runs/flying-shapes-" in first
     assert "epoch 2/2: loss" in nem("--epochs", "2")

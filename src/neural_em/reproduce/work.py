@@ -138,7 +138,7 @@ class Reproduction:
         if all(finished(path, experiment) for path in seeds):
             return
         self.say(f"{training.name}: training {self.seeds} seeds in {folder}")
-        minutes = None if self._deadline is None else max(self._left(), 0.1) / 60
+        minutes = None if self._deadline is None else max(self._left(), 1e-3) / 60  # one step is always done
         if self.seeds == 1:  # in a sub-folder as well, so that more can join it
             RunFolder(folder, experiment, parts=True).close()
             outcomes = train(experiment, seeds[0], 1, self.device, minutes, quiet=self.quick)
