@@ -17,64 +17,55 @@ from torch.autograd.function import once_differentiable
 
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
+_PIXELS = 32  # small pixels of one program
 
 
 @triton.jit
 def _to_features(
-    x, weight, y, H, W, h, w, C, K: tl.constexpr, PAD: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr
+    x, weight, y, H, W, h, w, C,
+    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    PB: tl.constexpr, TB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    p = tl.program_id(1) * PB + tl.arange(0, PB)
-    c = tl.arange(0, CB)
-    total = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
-    for u in tl.static_range(K):
-        for v in tl.static_range(K):
-            i, j = 2 * (p // w) + u - PAD, 2 * (p % w) + v - PAD
-            inside = (p < h * w) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            pixel = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
-            tap = tl.load(weight + (u * K + v) * C + c, mask=c < C, other=0.0)
-            total += pixel[:, None] * tap[None, :]
-    tl.store(y + (n * h * w + p)[:, None] * C + c[None, :], total, mask=(p < h * w)[:, None] & (c < C)[None, :])
-
-
-@triton.jit
-def _tap(weight, c, C, A: tl.constexpr, B: tl.constexpr, K: tl.constexpr):
-    """The weights of patch place (A,B), or zeros where it lies outside of the patch."""
-    inside: tl.constexpr = (A >= 0) & (A < K) & (B >= 0) & (B < K)
-    return tl.load(weight + (A * K + B) * C + c, mask=(c < C) & inside, other=0.0)[None, :]
+    p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
+    tap = tl.arange(0, TB)
+    c = tl.arange(0, CB)[None, :]
+    i, j = 2 * (p // w) + (tap // K)[None, :] - PAD, 2 * (p % w) + (tap % K)[None, :] - PAD
+    inside = (p < h * w) & (tap < K * K)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+    patches = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
+    taps = tl.load(weight + tap[:, None] * C + c, mask=(tap < K * K)[:, None] & (c < C), other=0.0)
+    if HALF:
+        patches, taps = patches.to(tl.bfloat16), taps.to(tl.bfloat16)
+    total = tl.dot(patches, taps, input_precision=PRECISION)
+    tl.store(y + (n * h * w + p) * C + c, total, mask=(p < h * w) & (c < C))
 
 
 @triton.jit
 def _to_image(
     y, weight, bias, x, H, W, h, w, C,
-    K: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
+    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr, BIAS: tl.constexpr,
+    PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    p = tl.program_id(1) * PB + tl.arange(0, PB)
+    p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
     c = tl.arange(0, CB)
     i, j = p // w, p % w
-    even_even = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)  # image pixels (2i, 2j), then its three neighbours
-    even_odd = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
-    odd_even = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
-    odd_odd = tl.zeros([PB, CB], dtype=weight.dtype.element_ty)
+    f = tl.arange(0, 16)[None, :]  # of which four are used: the image pixels (2i, 2j) and its three neighbours
+    total = tl.zeros([PB, 16], dtype=x.dtype.element_ty)
     for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
         for b in tl.static_range(3):
             k, m = i + a - 1, j + b - 1
             inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w)
-            at = (n * h * w + k * w + m)[:, None] * C + c[None, :]
-            tile = tl.load(y + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
-            even_even += tile * _tap(weight, c, C, PAD + 2 - 2 * a, PAD + 2 - 2 * b, K)
-            even_odd += tile * _tap(weight, c, C, PAD + 2 - 2 * a, PAD + 3 - 2 * b, K)
-            odd_even += tile * _tap(weight, c, C, PAD + 3 - 2 * a, PAD + 2 - 2 * b, K)
-            odd_odd += tile * _tap(weight, c, C, PAD + 3 - 2 * a, PAD + 3 - 2 * b, K)
-    offset = 0.0
+            tile = tl.load(y + (n * h * w + k * w + m) * C + c[None, :], mask=inside & (c < C)[None, :], other=0.0)
+            row, column = PAD + 2 - 2 * a + f // 2, PAD + 2 - 2 * b + f % 2  # the place in the patch
+            held = (f < 4) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (c < C)[:, None]
+            taps = tl.load(weight + (row * K + column) * C + c[:, None], mask=held, other=0.0)
+            if HALF:
+                taps = taps.to(tl.bfloat16)
+            total += tl.dot(tile, taps, input_precision=PRECISION)
     if BIAS:
-        offset = tl.load(bias)
-    target = x + (n * H + 2 * i) * W + 2 * j
-    tl.store(target, tl.sum(even_even, axis=1) + offset, mask=p < h * w)
-    tl.store(target + 1, tl.sum(even_odd, axis=1) + offset, mask=p < h * w)
-    tl.store(target + W, tl.sum(odd_even, axis=1) + offset, mask=p < h * w)
-    tl.store(target + W + 1, tl.sum(odd_odd, axis=1) + offset, mask=p < h * w)
+        total += tl.load(bias)
+    tl.store(x + (n * H + 2 * i + f // 2) * W + 2 * j + f % 2, total, mask=(p < h * w) & (f < 4))
 
 
 @triton.jit
@@ -93,20 +84,24 @@ def _unfold(
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
     """Fills y (N,C,h,w), channels last in memory, from images x (N,1,2h,2w) and weight (K*K,C)."""
     N, C, h, w = y.shape
-    PB, CB = 32, triton.next_power_of_2(C)
-    _to_features[(N, triton.cdiv(h * w, PB))](
-        x, weight, y, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], PB=PB, CB=CB, num_warps=2
+    _to_features[(N, triton.cdiv(h * w, _PIXELS))](
+        x, weight, y, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), TB=triton.next_power_of_2(patch[0] ** 2)
     )
 
 
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
     """Fills images x (N,1,2h,2w) from y (N,C,h,w), channels last in memory: the transpose of `to_features`."""
     N, C, h, w = y.shape
-    PB, CB = 32, triton.next_power_of_2(C)
-    _to_image[(N, triton.cdiv(h * w, PB))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, C, K=patch[0], PAD=patch[1], BIAS=bias is not None, PB=PB, CB=CB,
-        num_warps=2,
-    )  # fmt: skip
+    _to_image[(N, triton.cdiv(h * w, _PIXELS))](
+        y, weight, bias, x, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), BIAS=bias is not None
+    )
+
+
+def _settings(features: Tensor, C: int, patch: Patch) -> dict[str, Any]:
+    coarse = torch.get_float32_matmul_precision() != "highest"
+    return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
+            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "CB": max(16, triton.next_power_of_2(C)),
+            "num_warps": 2}  # fmt: skip
 
 
 def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
