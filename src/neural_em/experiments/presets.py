@@ -44,7 +44,7 @@ PRESETS: dict[str, Experiment] = {
         DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, schedule="cosine"),
     ),
     "flying-shapes-plus": replace(
-        _FLYING_SHAPES, name="flying-shapes-plus", training=TrainingConfig(components=3, epochs=25, schedule="cosine")
+        _FLYING_SHAPES, name="flying-shapes-plus", training=TrainingConfig(components=3, epochs=20, schedule="cosine")
     ),
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ ABOUT: dict[str, str] = {
     "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
     "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
     "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step, a falling learning rate",
-    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 25 epochs",
+    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 20 epochs",
 }
 
 
