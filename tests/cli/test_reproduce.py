@@ -105,6 +105,22 @@ def test_runs_with_other_settings_are_not_counted(run_nem: Run) -> None:
     assert "seed 1: not counted, other settings: training.learning_rate=0.5 instead of 0.001" in page
 
 
+def test_stages_may_have_epochs_of_their_own(run_nem: Run) -> None:
+    assert run_nem(*QUICK, "flying-mnist-staged", "--seeds", 1).status == 0
+    path = RUNS / "flying-mnist-staged" / "seed-0" / "config.yaml"
+    values = yaml.safe_load(path.read_text())
+    for epochs, stage in enumerate(values["stages"], start=1):
+        stage.append(f"training.epochs={epochs}")
+    path.write_text(yaml.safe_dump(values))
+    assert run_nem(*QUICK, "--report").status == 0
+    key = ("flying-mnist-staged", "test", "ami_max")
+    assert cells()[key]["seeds"] == ["0"]
+    values["stages"][0].append("training.learning_rate=0.5")
+    path.write_text(yaml.safe_dump(values))
+    assert run_nem(*QUICK, "--report").status == 0
+    assert cells()[key]["missing"]
+
+
 def test_results_outlive_the_runs(run_nem: Run) -> None:
     assert run_nem(*QUICK, "static-shapes", "--seeds", 1, "--out", "kept").status == 0
     before = json.loads(Path("kept/reproduction.json").read_text())

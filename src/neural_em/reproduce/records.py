@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,16 @@ def laid_out(value: Any, levels: int = 6, indent: str = "") -> str:
 
 def wrong_settings(training: Training, path: Path) -> str:
     """In what a run differs from what the paper's experiment is; empty where it does not."""
-    found = dict(flat(configs.to_dict(read_experiment(path)[0])))
-    wanted = dict(flat(configs.to_dict(training.experiment())))
-    differing = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key) and key not in _FREE]
+    found, wanted = _fixed(read_experiment(path)[0]), _fixed(training.experiment())
+    differing = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
     return ", ".join(f"{key}={found.get(key)} instead of {wanted.get(key)}" for key in differing)
+
+
+def _fixed(experiment: Experiment) -> dict[str, Any]:
+    """The settings that make it this experiment, of its stages too."""
+    stages = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in _FREE) for stage in experiment.stages)
+    settings = flat(configs.to_dict(replace(experiment, stages=stages)))
+    return {key: value for key, value in settings if key not in _FREE}
 
 
 def finished(path: Path, experiment: Experiment) -> bool:
