@@ -21,7 +21,7 @@ def _mix(bits):
     return bits ^ (bits >> 31)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stream"])  # a 1 would arrive as a constant, which has no type to convert
 def _uniform(keys, out, stream, pairs, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
