@@ -304,7 +304,7 @@ def test_a_gpu_gives_the_same_losses(run_nem: Run, trained: Path) -> None:
         assert run_nem("evaluate", trained, "--components", 3, "--device", device).status == 0
         found[device] = read(trained / "seed-0" / "evaluations" / "test-components3.json")["curves"]["upper_bound"]
     assert found["cuda"]["mean"] == pytest.approx(found["cpu"]["mean"], rel=2e-3)
-    assert run_nem("figure", trained, "sequence", "static", "--device", "cuda").status == 0
+    assert run_nem("figure", trained, "--kind", "sequence", "--kind", "static", "--device", "cuda").status == 0
     assert run_nem("report", trained, "--device", "cuda").status == 0
 
 

@@ -105,7 +105,8 @@ def test_runs_with_other_settings_are_not_counted(run_nem: Run) -> None:
     assert "seed 1: not counted, other settings: training.learning_rate=0.5 instead of 0.001" in page
 
 
-def test_stages_may_have_epochs_of_their_own(run_nem: Run) -> None:
+def test_stages_may_have_epochs_of_their_own(run_nem: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEM_MNIST", str(MNIST))
     assert run_nem(*QUICK, "flying-mnist-staged", "--seeds", 1).status == 0
     path = RUNS / "flying-mnist-staged" / "seed-0" / "config.yaml"
     values = yaml.safe_load(path.read_text())

@@ -37,6 +37,7 @@ def figure(
     kind: Annotated[
         list[str] | None,
         typer.Option(
+            "--kind",  # typer 0.27 makes --KIND of the metavar
             metavar="KIND",
             help="sequence (over time), static (images step by step), curve (AMI per step), bce (prediction error by "
             "objects), learning (curves); repeat it for several.",
@@ -49,6 +50,7 @@ def figure(
     pick: Annotated[
         list[str] | None,
         typer.Option(
+            "--pick",
             metavar="WHICH",
             help="best, typical, worst or an index; repeat it.",
             show_default="typical; the first images",
