@@ -35,12 +35,11 @@ def main() -> dict[str, Any]:
             sizes = gpu if device.type == "cuda" else cpu
             rows = [{name: size, **step_cost(device, **{**BASE[device.type], name: size})} for size in sizes]
             result[name] = rows
-            last = [row for row in rows if row[name] * 4 >= sizes[-1]]
             times[name] = ([row[name] for row in rows], [row["ms"] for row in rows])
-            result["slopes"][f"{name}, time"] = fitted_power([r[name] for r in last], [r["ms"] for r in last])[0]
+            result["slopes"][f"{name}, time"] = fitted_power(*times[name])[0]
             if device.type == "cuda":
                 memories[name] = ([row[name] for row in rows], [row["MiB"] for row in rows])
-                result["slopes"][f"{name}, memory"] = fitted_power([r[name] for r in last], [r["MiB"] for r in last])[0]
+                result["slopes"][f"{name}, memory"] = fitted_power(*memories[name])[0]
     Path("build").mkdir(exist_ok=True)
     save_figure(scaling_plot(times, "size", "ms a step"), Path("build/scaling.png"))
     if memories:

@@ -77,6 +77,8 @@ def test_learning_curves_have_a_line_for_every_column_of_every_run():
 def test_the_fitted_power_is_that_of_an_exact_law():
     sizes = np.array([3.0, 10.0, 50.0])
     assert fitted_power(sizes, 0.2 * sizes**1.7) == (pytest.approx(1.7), pytest.approx(0.2))
+    grows = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    assert fitted_power(grows, np.maximum(grows, 4)) == (pytest.approx(1), pytest.approx(1))  # its last factor of four
     (axes,) = scaling_plot({"cubic": (sizes, sizes**3)}).axes
     assert "3.00" in axes.get_legend().get_texts()[0].get_text()
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")

@@ -19,6 +19,7 @@ INK = "#222222"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
+LAST = 4  # growth is looked at over the last factor of four, where fixed costs are small
 
 
 def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
@@ -129,7 +130,7 @@ def learning_curves(runs: Mapping[str, Rows]) -> Figure:
 
 
 def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: str = "cost") -> Figure:
-    """Cost against size on log-log axes, with the fitted power of each series in the legend.
+    """Cost against size on log-log axes, with the power over the last factor of four of each series in the legend.
 
     Args:
         measured: by series, sizes and costs, each (n,), all positive.
@@ -148,7 +149,7 @@ def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: st
         colour, text = _colour(index), name
         if len(np.unique(sizes)) > 1:
             power, constant = fitted_power(sizes, costs)
-            ends = np.array([sizes.min(), sizes.max()])
+            ends = np.array([max(sizes.min(), sizes.max() / LAST), sizes.max()])
             axes.plot(ends, constant * ends**power, color=colour, linewidth=1.2, linestyle="--", alpha=0.8)
             text = f"{name}  (∝ size$^{{{power:.2f}}}$)"
         axes.plot(sizes, costs, MARKERS[index % len(MARKERS)], color=colour, markersize=6, label=text)
@@ -159,13 +160,18 @@ def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: st
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
     _name(axes, x, y)
-    axes.legend(frameon=False, fontsize=10)
+    axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(0, 1.02))
     return figure
 
 
 def fitted_power(sizes: Any, costs: Any) -> tuple[float, float]:
-    """The power p and constant c of cost = c * size**p, by least squares on the logarithms."""
-    power, intercept = np.polyfit(np.log(sizes), np.log(costs), 1)
+    """The power p and constant c of cost = c * size**p, by least squares on the logarithms.
+
+    Over the last factor of four, or the two largest sizes where these are further apart.
+    """
+    sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
+    last = sizes >= min(sizes.max() / LAST, np.unique(sizes)[-2])
+    power, intercept = np.polyfit(np.log(sizes[last]), np.log(costs[last]), 1)
     return float(power), float(np.exp(intercept))
 
 
