@@ -34,7 +34,7 @@ class TrainingConfig:
         schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``; a
             run that has begun then keeps their number.
         epochs: at most so many.
-        patience: stop after so many epochs without a better validation loss.
+        patience: stop after so many epochs without a better validation loss; as many as ``epochs`` never does.
         seed: of the weights, the order of the data, the noise and the starts.
         precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``bf16`` (the networks'
             activations in bfloat16 too, on a GPU; weights, E-step and losses stay float32), ``float64``, or ``auto``:
