@@ -157,6 +157,18 @@ def test_losses_that_nobody_watches_change_nothing(name, twin):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stream", [0, 1, 2, 16])
+@pytest.mark.parametrize("count", [0, 1, 784, 5000])
+def test_the_kernel_draws_the_same_bits(stream, count):
+    from neural_em.model.fast import kernels
+
+    keys = randomness.keys(9, torch.arange(6)).view(2, 3)
+    drawn = kernels.uniform(keys.cuda(), count, stream)
+    assert torch.equal(drawn.cpu(), randomness.uniform(keys, count, stream))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", PRESETS)
 def test_bfloat16_points_the_same_way(name):
     """Loss within 1 %, all gradients nearly parallel to those of float32; what users see stays float32."""
