@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.timing import best_of
 from neural_em.data import DataConfig, flying_shapes, load_split
 
 SEQUENCES = 50_000
@@ -70,16 +70,7 @@ def _serving(device: str) -> list[dict[str, Any]]:
 
 def _row(what: str, device: str, run: Any, times: int = 1) -> dict[str, Any]:
     """Seconds of the fastest of a few runs."""
-    best = float("inf")
-    for _ in range(times):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-        del result
+    best, _ = best_of(run, device, times)
     return {"what": what, "device": device, "seconds": best}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.timing import best_of
 from neural_em.evaluation import adjusted_mutual_info, adjusted_rand_index
 
 IMAGES, SIDE = 10_000, 28
@@ -34,7 +35,7 @@ def main() -> dict[str, Any]:
             per_image, expected = time_oracle(oracle, groups, assignment)
             for device in devices:
                 maps = groups.to(device), assignment.to(device)
-                seconds, found = best_of(lambda ours=ours, maps=maps: ours(*maps), device)  # type: ignore[misc]
+                seconds, found = best_of(lambda ours=ours, maps=maps: ours(*maps), device, 11)  # type: ignore[misc]
                 rows.append({
                     "score": score, "maps": kind, "groups": objects, "components": components, "device": device,
                     "microseconds": 1e6 * seconds / IMAGES, "sklearn_microseconds": 1e6 * per_image,
@@ -100,20 +101,6 @@ def time_oracle(oracle: Callable[[Any, Any], float], groups: Tensor, assignment:
         expected = [oracle(true, found) for true, found in pairs]
         best = min(best, time.perf_counter() - start)
     return best / len(pairs), torch.tensor(expected, dtype=torch.float64)
-
-
-def best_of(run: Callable[[], Tensor], device: str, times: int = 10) -> tuple[float, Tensor]:
-    """Seconds of the fastest run after one to warm up, and its result."""
-    result, best = run(), float("inf")
-    for _ in range(times):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best, result
 
 
 if __name__ == "__main__":
