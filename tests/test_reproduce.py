@@ -152,9 +152,10 @@ def test_the_commands_on_the_page_are_the_work_that_is_done() -> None:
             assert Evaluation(*(given[name] for name in names)) == evaluation
 
 
-def test_the_command_of_a_staged_run_has_each_stages_epochs() -> None:
+@pytest.mark.parametrize("stopped", ["epochs", "interrupted", "max-minutes"])
+def test_the_command_of_a_staged_run_has_each_stages_epochs(stopped: str) -> None:
     """Read as the command line would, it trains as long as the run did: 25, 25 and 15 epochs."""
-    runs = {"0": {"finished": True, "stopped": "epochs", "stage_epochs": [25, 25, 15], "evaluations": {}}}
+    runs = {"0": {"finished": stopped == "epochs", "stopped": stopped, "stage_epochs": [25, 25, 15], "evaluations": {}}}
     page = render(cells({}), {"flying-mnist-staged": {"runs": runs}}, Path("runs"))
     (line,) = re.findall(r"^nem train flying-mnist-staged .*$", page, re.MULTILINE)
     group: Any = typer.main.get_command(app)

@@ -12,6 +12,10 @@ from neural_em.reproduce.cells import Cell
 from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, NOT_REPRODUCED, STATIC, TABLE
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import Record
+from neural_em.training.state import EPOCHS
+from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
+
+_CUT_SHORT = (EPOCHS, INTERRUPTED, OUT_OF_TIME)  # before the training itself would have stopped
 
 FIGURE_ONLY = "figure only"
 _LEAD = """\
@@ -157,7 +161,7 @@ def _commands(records: Mapping[str, Record], runs: Path) -> str:
 def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
     lengths = [run.get("stage_epochs") or [run.get("epochs") or 0]
-               for run in runs.values() if run.get("stopped") == "epochs"]  # fmt: skip
+               for run in runs.values() if run.get("stopped") in _CUT_SHORT]  # fmt: skip
     limits = [max(counts) for counts in zip(*lengths, strict=False)]
     precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
