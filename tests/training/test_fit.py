@@ -87,6 +87,13 @@ def test_patience_ends_a_run(tiny: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert _same(read(tmp_path / "last.safetensors")[2], seen[4])
 
 
+def test_without_patience_a_run_goes_on_to_its_last_epoch(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter(range(100))
+    monkeypatch.setattr("neural_em.training.loop.validate", lambda *a: Validation(float(next(losses)), 0.0, 1.0, 0.5))
+    outcome = fit(tiny.build(), tiny.training, tiny.with_(epochs=14, patience=None), tiny.validation)
+    assert (outcome.stopped, outcome.progress.epoch, outcome.progress.best_epoch) == ("epochs", 14, 1)
+
+
 def test_scores_never_stop_a_run(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Falling AMI with falling loss goes on."""
     values = iter(range(100))

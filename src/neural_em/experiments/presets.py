@@ -41,11 +41,11 @@ PRESETS: dict[str, Experiment] = {
     ),
     "static-shapes-plus": Experiment(
         "static-shapes-plus", replace(network("static-shapes"), layer_norm=True, loss_steps="every"),
-        DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, patience=500, schedule="cosine"),
+        DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, patience=None, schedule="cosine"),
     ),
     "flying-shapes-plus": replace(
         _FLYING_SHAPES, name="flying-shapes-plus",
-        training=TrainingConfig(components=3, epochs=20, patience=500, schedule="cosine"),
+        training=TrainingConfig(components=3, epochs=20, patience=None, schedule="cosine"),
     ),
 }  # fmt: skip
 

@@ -34,7 +34,8 @@ class TrainingConfig:
         schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``; a
             run that has begun then keeps their number.
         epochs: at most so many.
-        patience: stop after so many epochs without a better validation loss; as many as ``epochs`` never does.
+        patience: stop after so many epochs without a better validation loss; None, which a falling learning rate wants:
+            never before the last epoch.
         seed: of the weights, the order of the data, the noise and the starts.
         precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``bf16`` (the networks'
             activations in bfloat16 too, on a GPU; weights, E-step and losses stay float32), ``float64``, or ``auto``:
@@ -57,7 +58,7 @@ class TrainingConfig:
     learning_rate: float = 0.001
     schedule: Literal["constant", "cosine"] = "constant"
     epochs: int = 500
-    patience: int = 10
+    patience: int | None = 10
     seed: int = 0
     precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
     deterministic: bool = False
@@ -72,7 +73,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""
         for name, (least, most) in INTEGERS.items():
-            if name not in ("steps", "segment") or getattr(self, name) is not None:
+            if name not in ("steps", "patience", "segment") or getattr(self, name) is not None:
                 value = check_integer(f"training.{name}", getattr(self, name), least, most)
                 object.__setattr__(self, name, value)  # Python's own integer, whatever came
         for name in ("learning_rate", "checkpoint_seconds"):

@@ -75,7 +75,7 @@ class Progress:
         """Why the run is finished; None where it is not."""
         if self.step:
             return None
-        if self.waited >= config.patience:
+        if config.patience is not None and self.waited >= config.patience:
             return PATIENCE
         return EPOCHS if self.epoch >= config.epochs else None
 
