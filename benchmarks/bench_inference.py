@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.bench_training import product_peak, timed
+from benchmarks.bench_training import product_peak
+from benchmarks.timing import timed
 from neural_em.data import flying_shapes
 from neural_em.model import NeuralEM, preset
 from neural_em.model.fast import accelerate

@@ -6,7 +6,6 @@ pixels in five, and labels drawn at random. scikit-learn is timed on the first i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -95,11 +94,7 @@ def time_oracle(oracle: Callable[[Any, Any], float], groups: Tensor, assignment:
         (true[true > 0].numpy(), found[true > 0].numpy())
         for true, found in zip(groups[:ORACLE_IMAGES], assignment[:ORACLE_IMAGES], strict=True)
     ]
-    best, expected = float("inf"), []
-    for _ in range(2):
-        start = time.perf_counter()
-        expected = [oracle(true, found) for true, found in pairs]
-        best = min(best, time.perf_counter() - start)
+    best, expected = best_of(lambda: [oracle(true, found) for true, found in pairs], "cpu", 2)
     return best / len(pairs), torch.tensor(expected, dtype=torch.float64)
 
 

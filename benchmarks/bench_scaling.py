@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.bench_training import timed
+from benchmarks.timing import timed
 from neural_em.data import DataConfig, load_split
 from neural_em.model import NeuralEM, preset
 from neural_em.report.figures import save_figure

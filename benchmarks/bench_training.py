@@ -5,14 +5,13 @@ A step gathers the batch, draws noise and starts, unrolls, goes back and moves A
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.timing import timed
 from neural_em import config as configs
 from neural_em import randomness
 from neural_em.data import Dataset, load_split
@@ -135,22 +134,3 @@ def together(experiment: Any, data: Dataset, device: torch.device, seeds: int, s
                 step()
 
     return timed(all_of_them, device, 20)
-
-
-def timed(function: Callable[[], Any], device: torch.device, repeat: int) -> float:
-    """Median seconds of a call, after two to warm up; on a GPU the mean over calls that follow each other."""
-    for _ in range(2):
-        function()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        for _ in range(repeat):
-            function()
-        torch.cuda.synchronize(device)
-        return (time.perf_counter() - start) / repeat
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,3 +23,22 @@ def best_of(run: Callable[[], Any], device: str, times: int = 1) -> tuple[float,
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return best, result
+
+
+def timed(function: Callable[[], Any], device: torch.device, repeat: int) -> float:
+    """Median seconds of a call, after two to warm up; on a GPU the mean over calls that follow each other."""
+    for _ in range(2):
+        function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(repeat):
+            function()
+        torch.cuda.synchronize(device)
+        return (time.perf_counter() - start) / repeat
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
