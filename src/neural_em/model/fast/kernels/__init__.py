@@ -1,8 +1,8 @@
-"""Fused GPU kernels (Triton) for what is not a product of matrices: one kernel each way where torch needs many.
+"""Fused GPU kernels (Triton): one each way where torch needs many.
 
-All are exact in float32 and float64: the plain functions are their reference. The first and the last convolution are
-products after all, and coarser where torch's may be (TF32). Activations may also be bfloat16; sums, differences, E-step
-and losses are not.
+The plain functions are their reference, in float32 and float64. Only `edges`, the first and the last convolution, has
+products of matrices, which are as coarse as torch's may be (TF32). Activations may also be bfloat16; sums, differences,
+E-step and losses are not.
 """
 
 from neural_em.model.fast.kernels.activation import Activation, row_fits
