@@ -14,7 +14,7 @@ import typer
 
 from neural_em.cli.app import app
 from neural_em.errors import NeuralEMError
-from neural_em.experiments import build
+from neural_em.experiments import Experiment, build
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen
 from neural_em.reproduce.cells import cells
@@ -150,6 +150,31 @@ def test_the_commands_on_the_page_are_the_work_that_is_done() -> None:
             )
             names = ("objects", "components", "steps", "split", "static", "data", "masks", "starts", "size", "seed")
             assert Evaluation(*(given[name] for name in names)) == evaluation
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "said"),
+    [
+        ("static-shapes-plus", [100], ()),
+        ("static-shapes-plus", [7], ("--epochs", "7")),
+        ("flying-mnist-plus", [25, 10, 10, 25], ()),
+        ("flying-mnist-plus", [6, 6, 6, 6], ("--epochs", "6")),
+        ("flying-mnist-plus", [25, 10, 10, 3], None),
+        ("flying-mnist-staged", [25, 10, 10], None),
+    ],
+)
+def test_a_command_names_the_epochs_of_every_stage_where_they_are_not_as_usual(name, epochs, said) -> None:  # type: ignore[no-untyped-def]
+    words = shlex.split(TRAININGS[name].command(Path("runs"), 3, epochs))
+    rest = words[3 : words.index("--seeds")]
+    overrides = [f"training.epochs={rest[1]}"] if rest[:1] == ["--epochs"] else rest[1:]
+    stages = _parts(build(name, overrides))
+    assert [stage.training.epochs for stage in stages] == epochs
+    assert [stage.training.schedule for stage in stages] == [each.training.schedule for each in _parts(build(name))]
+    assert said is None or tuple(rest) == said
+
+
+def _parts(experiment: Experiment) -> list[Experiment]:
+    return [experiment.stage(number) for number in range(len(experiment.stages))] or [experiment]
 
 
 @pytest.mark.parametrize("stopped", ["epochs", "interrupted", "max-minutes"])

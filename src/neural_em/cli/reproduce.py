@@ -46,8 +46,8 @@ def reproduce(
     """Train and evaluate the paper's experiments; write their page.
 
     EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
-    the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus or flying-shapes-plus-3-3, -3-5, -5-3, -5-5
-    (or table-1-plus); several may be given, and none means all.
+    the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus, flying-shapes-plus-3-3, -3-5, -5-3, -5-5 (or
+    table-1-plus) or flying-mnist-plus; several may be given, and none means all.
     It goes on where it stopped. Runs that are here already are neither trained nor evaluated again. The page is
     results/reproduction.md.
     """

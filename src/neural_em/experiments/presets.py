@@ -21,6 +21,11 @@ _FLYING_MNIST = Experiment(
     "flying-mnist", network("flying-mnist"), DataConfig("flying-mnist"),
     TrainingConfig(components=2, learning_rate=0.0005),
 )  # fmt: skip
+_STAGES = (
+    ("data.digits=20", "training.learning_rate=0.001"),
+    ("data.digits=500", "training.learning_rate=0.0005"),
+    ("data.digits=null", "training.learning_rate=0.0005"),
+)
 
 PRESETS: dict[str, Experiment] = {
     "static-shapes": Experiment(
@@ -31,21 +36,23 @@ PRESETS: dict[str, Experiment] = {
     ),
     "flying-shapes": _FLYING_SHAPES,
     "flying-mnist": _FLYING_MNIST,
-    "flying-mnist-staged": replace(
-        _FLYING_MNIST, name="flying-mnist-staged",
-        stages=(
-            ("data.digits=20", "training.learning_rate=0.001"),
-            ("data.digits=500", "training.learning_rate=0.0005"),
-            ("data.digits=null", "training.learning_rate=0.0005"),
-        ),
-    ),
+    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES),
     "static-shapes-plus": Experiment(
-        "static-shapes-plus", replace(network("static-shapes"), layer_norm=True, loss_steps="every"),
-        DataConfig("static-shapes"), TrainingConfig(components=4, epochs=100, patience=None, schedule="cosine"),
+        "static-shapes-plus",
+        replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3, theta_size=500),
+        DataConfig("static-shapes"),
+        TrainingConfig(components=4, learning_rate=0.003, epochs=100, patience=None, schedule="cosine"),
     ),
     "flying-shapes-plus": replace(
         _FLYING_SHAPES, name="flying-shapes-plus",
-        training=TrainingConfig(components=3, epochs=20, patience=None, schedule="cosine"),
+        training=TrainingConfig(components=3, epochs=40, patience=None, schedule="cosine"),
+    ),
+    "flying-mnist-plus": replace(
+        _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
+        stages=(
+            *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
+            (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
+        ),
     ),
 }  # fmt: skip
 
@@ -55,8 +62,9 @@ ABOUT: dict[str, str] = {
     "flying-shapes": "RNN-EM on sequences of three moving shapes",
     "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
     "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
-    "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step, a falling learning rate",
-    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 20 epochs",
+    "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step and more; 100 epochs",
+    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 40 epochs",
+    "flying-mnist-plus": "not the paper's: flying-mnist-staged with a fourth stage, whose learning rate falls to zero",
 }
 
 

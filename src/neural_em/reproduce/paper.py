@@ -84,7 +84,7 @@ NUMBERS: tuple[Number, ...] = (
 
 BEYOND = "Beyond the paper"
 # a training of the paper: ours for the same data and the same tests
-_PLUS = {"static-shapes": "static-shapes-plus"} | {
+_PLUS = {"static-shapes": "static-shapes-plus", "flying-mnist-staged": "flying-mnist-plus"} | {
     f"flying-shapes-{objects}-{components}": f"flying-shapes-plus-{objects}-{components}"
     for (objects, components), *_ in TABLE_1
 }

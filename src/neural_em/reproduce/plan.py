@@ -46,11 +46,13 @@ class Training:
     def command(self, folder: Path, seeds: int, epochs: Sequence[int] = (), precision: str = "auto") -> str:
         """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
-        if len(set(epochs)) == 1:
+        usual = build(self.preset)
+        every = [usual.stage(number) for number in range(len(usual.stages))] or [usual]
+        if len(set(epochs)) == 1 and any(each.training.epochs != epochs[0] for each in every):
             options += f" --epochs {epochs[0]}"
-        elif epochs:
-            pairs = zip(build(self.preset).stages, epochs, strict=False)
-            stages = (f"[{', '.join((*stage, f'training.epochs={count}'))}]" for stage, count in pairs)
+        elif epochs and [each.training.epochs for each in every] != list(epochs):
+            pairs = zip(usual.stages, epochs, strict=False)
+            stages = (f"[{', '.join((*_without_epochs(stage), f'training.epochs={count}'))}]" for stage, count in pairs)
             options += f" --set 'stages=[{', '.join(stages)}]'"
         options += "" if precision == "auto" else f" --precision {precision}"
         return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
@@ -62,6 +64,10 @@ class Training:
             for name, each in self.evaluations.items()
         }
         return replace(self, evaluations=evaluations, quick=True)
+
+
+def _without_epochs(stage: Sequence[str]) -> list[str]:
+    return [assignment for assignment in stage if not assignment.startswith("training.epochs=")]
 
 
 _QUICK = [
@@ -78,6 +84,7 @@ _QUICK_STAGES = {
     "flying-shapes-plus": _QUICK_FLYING,
     "flying-mnist": _QUICK_FLYING,
     "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
+    "flying-mnist-plus": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["training.schedule=cosine"]]'],
 }
 
 _TEST = {"test": Evaluation()}
@@ -115,6 +122,7 @@ TRAININGS: dict[str, Training] = {
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
         Training("static-shapes-plus", "static-shapes-plus", {}, _TEST),
         *(_shapes(*sizes, preset="flying-shapes-plus") for sizes in _TABLE_1),
+        Training("flying-mnist-plus", "flying-mnist-plus", {}, _DIGITS),
     )
 }
 

@@ -61,7 +61,7 @@ class Card:
 
 def models() -> list[Card]:
     """The models shipped with the package, by name."""
-    return [_card(path.stem, path) for path in sorted(FOLDER.glob(f"*{_SUFFIX}"))]
+    return [_card(path.stem, path) for path in sorted(FOLDER.glob(f"*{_SUFFIX}"), key=lambda path: path.stem)]
 
 
 def pretrained(name: str, device: torch.device | str = "cpu") -> NeuralEM:
