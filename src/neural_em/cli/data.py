@@ -47,6 +47,9 @@ def data(
     threshold: Annotated[
         float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.5")
     ] = None,
+    overlap_above: Annotated[
+        float | None, typer.Option(help="Digits overlap where two are above this.", show_default="the threshold")
+    ] = None,
     digits: Annotated[
         int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")
     ] = None,
@@ -56,7 +59,8 @@ def data(
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
-    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --digits and --mnist are about digits.
+    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --overlap-above, --digits and --mnist
+    are about digits.
     """
     from neural_em.data.config import DataConfig
     from neural_em.data.load import GENERATORS
@@ -67,9 +71,9 @@ def data(
     if out is None and preview is None:
         refuse("nem data", "--out FILE.h5 or --preview FILE.png", "neither")
     given: dict[str, Any] = {
-        "objects": objects, "frames": frames, "height": height, "width": width, "threshold": threshold,
-        "digits": digits, "mnist": None if mnist is None else str(mnist), "overlap": overlap,
-        "velocities": None if not velocity else tuple(velocity),
+        "objects": objects, "frames": frames, "height": height, "width": width,
+        "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
+        "overlap_above": overlap_above, "digits": digits, "mnist": None if mnist is None else str(mnist),
     }  # fmt: skip
     config = DataConfig(
         cast(Any, kind), **{name: value for name, value in given.items() if value is not None},

@@ -51,6 +51,12 @@ def evaluate(
     device: Device = "auto",
     weights: Weights = "best",
     preset: Preset = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Another field of generated data, data.threshold=0.25; repeat it."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run folder")
     ] = None,
@@ -66,7 +72,7 @@ def evaluate(
 
     evaluation = Evaluation(
         objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), starts, size, seed, batch_size,
+        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()),
     )  # fmt: skip
     found = find_runs(runs, weights, preset)
     results, paths = [], []

@@ -49,6 +49,8 @@ class DataConfig:
         overlap: how digits' values combine: the ``maximum``, or their ``sum`` cut at 1.
         threshold: a digit's pixels are those above this, which decides what is scored; ``binary`` frames are 1 above
             it; 0.5.
+        overlap_above: digits overlap in a pixel, which is then not scored, where two are above this; ``None``: above
+            the threshold.
         digits: draw only on the first so many training digits, in every split; ``None``: all digits.
         mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
         path: of kind ``file``: HDF5, array, image, video, GIF, folder of images or of frame folders.
@@ -72,6 +74,7 @@ class DataConfig:
 
     overlap: Overlap = "maximum"
     threshold: float | None = None
+    overlap_above: float | None = None
     digits: int | None = None
     mnist: str | None = None
 
@@ -129,6 +132,9 @@ class DataConfig:
                 refuse(name, f"an integer from {low} to {high}", repr(value))
         if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
             refuse("threshold", "a number from 0 up to, not including, 1", repr(self.threshold))
+        above = self.overlap_above
+        if above is not None and (not isinstance(above, int | float) or not 0 <= above <= self.threshold):
+            refuse("overlap_above", f"a number from 0 to the threshold, {self.threshold}", repr(above))
         if not self.velocities or not all(isinstance(v, int) and abs(v) <= MAX_SIDE for v in self.velocities):
             refuse("velocities", f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}", repr(self.velocities))
 
@@ -152,8 +158,9 @@ class DataConfig:
         if self.kind == "static-shapes" and self.velocities != (-1, 0, 1):
             refuse("velocities", "a kind that moves", repr(self.kind))
         if self.kind != "flying-mnist":
-            for name, usual in (("overlap", "maximum"), ("threshold", 0.5), ("digits", None), ("mnist", None)):
-                if getattr(self, name) != usual:
+            usual = {"overlap": "maximum", "threshold": 0.5, "overlap_above": None, "digits": None, "mnist": None}
+            for name, value in usual.items():
+                if getattr(self, name) != value:
                     refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 
     def _check_file(self) -> None:

@@ -60,9 +60,14 @@ def digit_scenes(config: DataConfig, split: Split, seed: int, device: torch.devi
         height=torch.tensor([side]),
         width=torch.tensor([side]),
         levels=LEVELS,
-        threshold=int(Fraction(config.threshold) * LEVELS),  # exact: 0.3 * 1020 must not round
+        threshold=_level(config.threshold),
+        overlap_above=_level(config.threshold if config.overlap_above is None else config.overlap_above),
     )
     return Scenes(config, sprites, split, seed, device)
+
+
+def _level(value: float) -> int:
+    return int(Fraction(value) * LEVELS)  # exact: 0.3 * 1020 must not round
 
 
 def flying_mnist(
@@ -80,6 +85,7 @@ def flying_mnist(
     height: int = 24,
     width: int = 24,
     velocities: Sequence[int] = (-1, 0, 1),
+    overlap_above: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do.
 
@@ -100,13 +106,15 @@ def flying_mnist(
         height: Of a frame, in pixels.
         width: Of a frame, in pixels.
         velocities: What each axis's velocity is drawn from, in pixels per frame.
+        overlap_above: Digits overlap in a pixel where two are above this; ``None``: above the threshold. The paper does
+            not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to assign.
 
     Returns:
         Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
         one is.
     """
     config = DataConfig(
-        "flying-mnist", objects, frames, height, width, tuple(velocities), overlap, threshold, digits,
+        "flying-mnist", objects, frames, height, width, tuple(velocities), overlap, threshold, overlap_above, digits,
         None if mnist is None else os.fspath(mnist),
     )  # fmt: skip
     return digit_scenes(config, split, seed, device).make(num, start, torch.float32)

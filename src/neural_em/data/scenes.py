@@ -9,7 +9,7 @@ exception: there are so few (1,232 images of one shape) that dividing them would
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -38,7 +38,8 @@ class Sprites:
         values: (S, P) int16 in [0, levels].
         height, width: (S or 1,) int64.
         levels: The value that stands for 1.0.
-        threshold: A pixel belongs to the object where its value is above this.
+        threshold: A pixel belongs to the object where its value is above this,
+        overlap_above: and no other object's is above this, which is at most the threshold.
     """
 
     rows: Tensor
@@ -48,11 +49,14 @@ class Sprites:
     width: Tensor
     levels: int
     threshold: int
+    overlap_above: int
 
     def to(self, device: torch.device | str) -> Sprites:
         """The same pictures on a device."""
-        lists = self.rows.to(device), self.columns.to(device), self.values.to(device)
-        return Sprites(*lists, self.height.to(device), self.width.to(device), self.levels, self.threshold)
+        return replace(
+            self, rows=self.rows.to(device), columns=self.columns.to(device), values=self.values.to(device),
+            height=self.height.to(device), width=self.width.to(device),
+        )  # fmt: skip
 
 
 class Placement(NamedTuple):
@@ -181,6 +185,8 @@ class Scenes:
         origin += torch.arange(frames, device=self.device) * (self.height * self.width)
         label = torch.zeros(N, frames * self.height * self.width, dtype=torch.uint8, device=self.device)
         image = torch.zeros_like(label, dtype=torch.int16) if self.levels > 1 else None
+        rims = self.sprites.overlap_above < self.sprites.threshold  # of pixels that count in overlaps alone
+        dark = torch.zeros_like(label) if rims else None
         for k in range(K):
             offset, value = self._pixels(sprite[:, k])  # (N,P)
             where = (origin[:, k, :, None] + offset[:, None]).flatten(1)  # (N, T*P)
@@ -189,13 +195,18 @@ class Scenes:
             above = below.clamp(max=1).mul_(_SHARED - (k + 1)).add_(k + 1)  # k + 1 on nothing, else _SHARED
             if image is not None:
                 value = value[:, None].expand(-1, frames, -1).flatten(1)  # (N, T*P)
-                above = torch.where(value > self.sprites.threshold, above, below)
+                above = torch.where(value > self.sprites.overlap_above, above, below)
+                if dark is not None:
+                    is_dark = (value > self.sprites.threshold).to(torch.uint8)
+                    dark.scatter_(1, where, dark.gather(1, where).bitwise_or_(is_dark))
                 self._blend(image, where, value)
             label.scatter_(1, where, above)
         # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
         frame = label.clamp(max=1) if image is None else image
         overlaps = label.bitwise_right_shift(_SHARED.bit_length() - 1)
-        return Painted(frame.view(shape), label.bitwise_and_(_SHARED - 1).view(shape), overlaps.view(shape))
+        groups = label.bitwise_and_(_SHARED - 1)
+        groups = groups if dark is None else groups.mul_(dark)
+        return Painted(frame.view(shape), groups.view(shape), overlaps.view(shape))
 
     def _blend(self, image: Tensor, where: Tensor, value: Tensor) -> None:
         """Paints values (N,P) over an image (N,Q) at the pixels ``where`` (N,P)."""

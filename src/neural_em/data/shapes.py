@@ -46,7 +46,7 @@ def shape_sprites() -> Sprites:
     padded = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists])  # (3,P,2)
     height, width = (torch.tensor([bitmap.shape[axis] for bitmap in BITMAPS]) for axis in (0, 1))
     values = torch.ones(len(BITMAPS), most, dtype=torch.int16)
-    return Sprites(padded[..., 0], padded[..., 1], values, height, width, levels=1, threshold=0)
+    return Sprites(padded[..., 0], padded[..., 1], values, height, width, levels=1, threshold=0, overlap_above=0)
 
 
 def shape_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:

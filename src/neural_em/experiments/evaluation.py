@@ -63,6 +63,7 @@ class Evaluation:
         size: how many sequences; ``None``: the whole split.
         seed: of the starts and of the noise.
         batch_size: sequences at a time; changes no result.
+        changes: other fields of generated data, such as ``data.threshold=0.25``.
     """
 
     objects: int | None = None
@@ -76,6 +77,7 @@ class Evaluation:
     size: int | None = None
     seed: int = 0
     batch_size: int = 500
+    changes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
@@ -89,6 +91,9 @@ class Evaluation:
                 check_integer(name, getattr(self, name), 1, most)
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
+        for change in self.changes:
+            if not change.startswith("data.") or change.startswith("data.kind") or self.data is not None:
+                refuse("set", "fields of data that are generated, data.NAME=VALUE", repr(change))
 
     def data_config(self, run: TrainedRun) -> DataConfig:
         """The data to evaluate the run on."""
@@ -99,9 +104,11 @@ class Evaluation:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
         if data.kind == "file":
-            if self.objects is not None:
-                refuse("objects", "data that are generated", repr(data.path))
+            for name in ("objects", "changes"):
+                if getattr(self, name):
+                    refuse(name, "data that are generated", repr(data.path))
             return data
+        data = configs.override(replace(run.experiment, data=data), self.changes).data
         changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}
         if self.static:
             changes["frames"] = 1
@@ -125,6 +132,7 @@ class Evaluation:
             value, usual = getattr(self, name), getattr(_USUAL, name)
             if value != usual and value != trained.get(name):
                 parts.append(name if value is True else f"{name}{value}")
+        parts += [re.sub(r"[^A-Za-z0-9.]+", "_", change.removeprefix("data.")) for change in self.changes]
         if self.data is not None:
             path = os.path.abspath(self.data)
             stem = re.sub(r"[^A-Za-z0-9.]+", "_", Path(path).stem)[:40]
@@ -134,9 +142,9 @@ class Evaluation:
 
     def options(self) -> str:
         """The same as options of ``nem evaluate``."""
-        words = []
+        words = [f"--set {shlex.quote(change)}" for change in self.changes]
         for name, value in asdict(self).items():
-            if value != getattr(_USUAL, name):
+            if name != "changes" and value != getattr(_USUAL, name):
                 words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [shlex.quote(str(value))])
         return " ".join(words)
 
