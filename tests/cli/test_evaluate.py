@@ -100,6 +100,22 @@ def test_static_digits_and_longer_sequences_are_one_command_each(run_nem: Run, t
     assert result["sequences"] == 20
 
 
+def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
+    """Single shapes that stand still instead of two that fly."""
+    ended = run_nem(
+        "evaluate", trained / "seed-0", "--set", "data.velocities=[0]", "--set", "data.objects=1", "--device", "cpu"
+    )
+    assert ended.status == 0, ended.errors
+    result = read(trained / "seed-0" / "evaluations" / "test-velocities_0_-objects_1.json")
+    assert (result["settings"]["data"]["velocities"], result["settings"]["data"]["objects"]) == ([0], 1)
+    assert result["last_step"]["ami_max"]["mean"] != read_usual(run_nem, trained)["last_step"]["ami_max"]["mean"]
+
+
+def read_usual(run_nem: Run, trained: Path) -> dict[str, Any]:
+    assert run_nem("evaluate", trained / "seed-0", "--device", "cpu").status == 0
+    return read(trained / "seed-0" / "evaluations" / "test.json")
+
+
 def test_seeds_give_mean_and_deviation(run_nem: Run, trained: Path) -> None:
     ended = run_nem("evaluate", trained, "--device", "cpu")
     assert ended.status == 0, ended.errors
@@ -275,6 +291,10 @@ def test_a_config_of_another_version(run_nem: Run, refused: Run, trained: Path) 
         (["--masks", "masks.npy"], "masks: expected the data they belong to"),
         (["--data", "nothing.h5"], "nothing.h5"),
         (["--device", "abacus"], "device: expected auto, cpu, cuda or cuda:N, got 'abacus'"),
+        (["--set", "training.epochs=3"], "set: expected fields of data that are generated, data.NAME=VALUE"),
+        (["--set", "data.kind=file"], "set: expected fields of data that are generated, data.NAME=VALUE"),
+        (["--set", "data.gravity=3"], "data: unknown field: expected one of kind, objects"),
+        (["--set", "data.height=20"], "data: expected frames of (C,H,W) (1, 14, 16)"),
         (["--preset", "flying-shape"], "did you mean 'flying-shapes'?"),
     ],
 )

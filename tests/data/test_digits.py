@@ -81,14 +81,17 @@ def test_a_lone_digit_is_one_of_its_split_pixel_for_pixel(split: str) -> None:
 
 
 @pytest.mark.parametrize("overlap", ["maximum", "sum"])
-@pytest.mark.parametrize("threshold", [0.0, 0.25, 0.6])
-def test_frames_against_painting_by_hand(overlap: str, threshold: float) -> None:
+@pytest.mark.parametrize(
+    ("threshold", "above"), [(0.0, None), (0.25, None), (0.6, None), (0.6, 0.6), (0.6, 0.1), (0.5, 0.0)]
+)
+def test_frames_against_painting_by_hand(overlap: str, threshold: float, above: float | None) -> None:
     config = DataConfig(
         "flying-mnist",
         objects=3,
         frames=1,
         overlap=overlap,
         threshold=threshold,
+        overlap_above=above,
         mnist=str(SAMPLE),  # type: ignore[arg-type]
     )
     sprite, corner, _, room = digit_scenes(config, "training", 4, "cpu").place(torch.arange(30))
@@ -99,6 +102,7 @@ def test_frames_against_painting_by_hand(overlap: str, threshold: float) -> None
         seed=4,
         overlap=overlap,
         threshold=threshold,
+        overlap_above=above,
         mnist=SAMPLE,  # type: ignore[arg-type]
     )
     halved = [means(digit) for digit in pixels("train")[:50]]
@@ -109,8 +113,8 @@ def test_frames_against_painting_by_hand(overlap: str, threshold: float) -> None
             top, left = corner[n, k].tolist()
             layers[k, top : top + 14, left : left + 14] = halved[int(sprite[n, k])]
         expected = layers.max(axis=0) if overlap == "maximum" else layers.sum(axis=0).clip(max=1)
-        cover = (layers > threshold).sum(axis=0)
-        owner = np.where(cover == 1, (layers > threshold).argmax(axis=0) + 1, 0)
+        cover = (layers > (threshold if above is None else above)).sum(axis=0)
+        owner = np.where((cover == 1) & (layers.max(axis=0) > threshold), layers.argmax(axis=0) + 1, 0)
         np.testing.assert_allclose(frames[0, n, 0].numpy(), expected, rtol=1e-6, atol=1e-7)
         assert np.array_equal(groups[0, n].numpy(), owner)
 

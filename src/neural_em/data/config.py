@@ -99,6 +99,8 @@ class DataConfig:
         object.__setattr__(self, "velocities", tuple(self.velocities))
         self._check_numbers()
         self._check_choices()
+        if self.kind != "flying-mnist":
+            self._check_no_digits()
         if self.kind == "file":
             self._check_file()
         else:
@@ -157,11 +159,13 @@ class DataConfig:
             refuse("path and masks", "kind 'file'", repr(self.kind))
         if self.kind == "static-shapes" and self.velocities != (-1, 0, 1):
             refuse("velocities", "a kind that moves", repr(self.kind))
-        if self.kind != "flying-mnist":
-            usual = {"overlap": "maximum", "threshold": 0.5, "overlap_above": None, "digits": None, "mnist": None}
-            for name, value in usual.items():
-                if getattr(self, name) != value:
-                    refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
+        if self.kind != "flying-mnist" and self.threshold != 0.5:
+            refuse("threshold", "kind 'flying-mnist', whose digits it is about", repr(self.kind))
+
+    def _check_no_digits(self) -> None:
+        for name, usual in {"overlap": "maximum", "overlap_above": None, "digits": None, "mnist": None}.items():
+            if getattr(self, name) != usual:
+                refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 
     def _check_file(self) -> None:
         if not self.path:
