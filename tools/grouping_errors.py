@@ -59,7 +59,8 @@ def _measured(run: TrainedRun, evaluation: Evaluation, start: int, device: str) 
         with torch.no_grad():
             x_noisy, gamma = model.draw(x, config.components, keys)
             out = model.unroll(x, config.components, len(x) - 1, x_noisy=x_noisy, gamma=gamma)
-        groups, assignment = batch.groups[-1], out.gamma[-1][:, :, 0].argmax(dim=1)
+        groups = batch.groups[min(len(x), len(batch.groups)) - 1].to(x.device)  # of the frame the last step predicts
+        assignment = out.gamma[-1][:, :, 0].argmax(dim=1)
         overlap = ((x[-1, :, 0] > 0.5) & (groups == 0)).flatten(1).sum(dim=1)
         (table,) = tables(check_maps(groups, assignment), keep_groups=True)
         parts.append((overlap, adjusted_mutual_info(groups, assignment), *_faults(table)))
@@ -67,7 +68,7 @@ def _measured(run: TrainedRun, evaluation: Evaluation, start: int, device: str) 
 
 
 def _faults(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether two objects have most of their pixels in one component, and whether one is torn; table (B,G,K)."""
+    """Whether two objects have their largest parts in one component, and whether one is torn; table (B,G,K)."""
     there = table.sum(dim=2) > 0
     home = torch.nn.functional.one_hot(table.argmax(dim=2), table.shape[2]) * there[:, :, None]
     largest = table.max(dim=2).values / table.sum(dim=2).clamp(min=1)

@@ -70,6 +70,22 @@ def test_digits_and_every_option(nem, tmp_path: Path) -> None:  # type: ignore[n
         assert "20 digits" in file.attrs["note"]
 
 
+def test_digits_that_only_touch_can_count_as_overlap(nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Fewer pixels are then scored, more are overlaps, and the frames are the same."""
+    parts = []
+    for name, options in (("usual.h5", []), ("touching.h5", ["--overlap-above", "0.1"])):
+        assert nem("data", "flying-mnist", "--mnist", SAMPLE, *options, *SMALL, "--out", name)[0] == 0
+        with h5py.File(tmp_path / name) as file:
+            parts.append({part: file[f"training/{part}"][:] for part in ("features", "groups", "overlaps")})
+    usual, touching = parts
+    assert np.array_equal(usual["features"], touching["features"])
+    kept = touching["groups"] > 0
+    assert np.array_equal(touching["groups"][kept], usual["groups"][kept])
+    assert 0 < kept.sum() < (usual["groups"] > 0).sum()
+    assert (touching["overlaps"] >= usual["overlaps"]).all()
+    assert touching["overlaps"].sum() > usual["overlaps"].sum()
+
+
 WRONG: dict[str, tuple[list[str], list[str]]] = {
     "kind": (["data", "flying-shape", "--out", "a.h5"], ["did you mean 'flying-shapes'"]),
     "nothing to write": (["data", "flying-shapes"], ["--out"]),

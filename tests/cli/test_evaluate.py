@@ -21,6 +21,9 @@ from sklearn.metrics import adjusted_mutual_info_score
 import neural_em
 from neural_em.data import DataConfig, load_split
 from neural_em.evaluation.evaluate import start_keys
+from neural_em.experiments.evaluation import Evaluation
+from neural_em.experiments.results import stored
+from neural_em.experiments.runs import find_runs
 from neural_em.model import ModelConfig
 from neural_em.model.fast import accelerate
 from neural_em.training import TrainingConfig, fit
@@ -101,14 +104,32 @@ def test_static_digits_and_longer_sequences_are_one_command_each(run_nem: Run, t
 
 
 def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
-    """Single shapes that stand still instead of two that fly."""
-    ended = run_nem(
-        "evaluate", trained / "seed-0", "--set", "data.velocities=[0]", "--set", "data.objects=1", "--device", "cpu"
-    )
-    assert ended.status == 0, ended.errors
-    result = read(trained / "seed-0" / "evaluations" / "test-velocities_0_-objects_1.json")
-    assert (result["settings"]["data"]["velocities"], result["settings"]["data"]["objects"]) == ([0], 1)
-    assert result["last_step"]["ami_max"]["mean"] != read_usual(run_nem, trained)["last_step"]["ami_max"]["mean"]
+    """Shapes that move in one direction only; the two directions are two results."""
+    scores = [read_usual(run_nem, trained)["last_step"]["ami_max"]["mean"]]
+    for velocity in (-1, 1):
+        before = set((trained / "seed-0" / "evaluations").glob("*.json"))
+        change = f"data.velocities=[{velocity}]"
+        assert run_nem("evaluate", trained / "seed-0", "--set", change, "--device", "cpu").status == 0
+        (path,) = set((trained / "seed-0" / "evaluations").glob("*.json")) - before
+        assert path.name.startswith("test-velocities_")
+        result = read(path)
+        assert result["settings"]["data"]["velocities"] == [velocity]
+        scores.append(result["last_step"]["ami_max"]["mean"])
+    assert len(set(scores)) == 3
+    evaluation = Evaluation(changes=("data.velocities=[1]", "data.test_size=3"))
+    assert evaluation.options() == "--set 'data.velocities=[1]' --set data.test_size=3"
+
+
+def test_an_evaluation_from_before_a_field_was_added_still_counts(run_nem: Run, trained: Path) -> None:
+    result = read_usual(run_nem, trained)
+    del result["settings"]["data"]["overlap_above"]
+    path = trained / "seed-0" / "evaluations" / "test.json"
+    path.write_text(json.dumps(result))
+    (run,) = find_runs([str(trained / "seed-0")]).runs
+    assert stored(run, Evaluation()) is not None
+    result["settings"]["data"]["velocities"] = [3]
+    path.write_text(json.dumps(result))
+    assert stored(run, Evaluation()) is None
 
 
 def read_usual(run_nem: Run, trained: Path) -> dict[str, Any]:
@@ -293,6 +314,8 @@ def test_a_config_of_another_version(run_nem: Run, refused: Run, trained: Path) 
         (["--device", "abacus"], "device: expected auto, cpu, cuda or cuda:N, got 'abacus'"),
         (["--set", "training.epochs=3"], "set: expected fields of data that are generated, data.NAME=VALUE"),
         (["--set", "data.kind=file"], "set: expected fields of data that are generated, data.NAME=VALUE"),
+        (["--set", "data.objects=3"], "set: expected --objects instead, got 'data.objects=3'"),
+        (["--set", "data.threshold=0.4", "--data", "x.h5"], "set: expected fields of data that are generated"),
         (["--set", "data.gravity=3"], "data: unknown field: expected one of kind, objects"),
         (["--set", "data.height=20"], "data: expected frames of (C,H,W) (1, 14, 16)"),
         (["--preset", "flying-shape"], "did you mean 'flying-shapes'?"),

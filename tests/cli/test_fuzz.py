@@ -21,7 +21,8 @@ from PIL import Image
 from neural_em import NeuralEMError, cli
 from neural_em.cli.app import app
 from neural_em.evaluation import result_table
-from neural_em.experiments.evaluation import Evaluation, stored, write_result
+from neural_em.experiments.evaluation import Evaluation
+from neural_em.experiments.results import stored, write_result
 from neural_em.experiments.runs import find_runs
 from neural_em.reproduce import TRAININGS
 from neural_em.reproduce.cells import cells

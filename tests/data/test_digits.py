@@ -94,7 +94,9 @@ def test_frames_against_painting_by_hand(overlap: str, threshold: float, above: 
         overlap_above=above,
         mnist=str(SAMPLE),  # type: ignore[arg-type]
     )
-    sprite, corner, _, room = digit_scenes(config, "training", 4, "cpu").place(torch.arange(30))
+    scenes = digit_scenes(config, "training", 4, "cpu")
+    sprite, corner, _, room = scenes.place(torch.arange(30))
+    overlaps = torch.cat([painted.overlaps for _, painted in scenes.sequences(torch.arange(30))])
     frames, groups = flying_mnist(
         30,
         3,
@@ -117,6 +119,7 @@ def test_frames_against_painting_by_hand(overlap: str, threshold: float, above: 
         owner = np.where((cover == 1) & (layers.max(axis=0) > threshold), layers.argmax(axis=0) + 1, 0)
         np.testing.assert_allclose(frames[0, n, 0].numpy(), expected, rtol=1e-6, atol=1e-7)
         assert np.array_equal(groups[0, n].numpy(), owner)
+        assert np.array_equal(overlaps[n, 0].numpy(), cover > 1)
 
 
 def test_digits_and_corners_are_uniform() -> None:

@@ -185,8 +185,8 @@ class Scenes:
         origin += torch.arange(frames, device=self.device) * (self.height * self.width)
         label = torch.zeros(N, frames * self.height * self.width, dtype=torch.uint8, device=self.device)
         image = torch.zeros_like(label, dtype=torch.int16) if self.levels > 1 else None
-        rims = self.sprites.overlap_above < self.sprites.threshold  # of pixels that count in overlaps alone
-        dark = torch.zeros_like(label) if rims else None
+        # what is above overlap_above is painted; of that only what is above the threshold too belongs to an object
+        inside = torch.zeros_like(label) if self.sprites.overlap_above < self.sprites.threshold else None
         for k in range(K):
             offset, value = self._pixels(sprite[:, k])  # (N,P)
             where = (origin[:, k, :, None] + offset[:, None]).flatten(1)  # (N, T*P)
@@ -196,16 +196,16 @@ class Scenes:
             if image is not None:
                 value = value[:, None].expand(-1, frames, -1).flatten(1)  # (N, T*P)
                 above = torch.where(value > self.sprites.overlap_above, above, below)
-                if dark is not None:
-                    is_dark = (value > self.sprites.threshold).to(torch.uint8)
-                    dark.scatter_(1, where, dark.gather(1, where).bitwise_or_(is_dark))
+                if inside is not None:
+                    is_inside = (value > self.sprites.threshold).to(torch.uint8)
+                    inside.scatter_(1, where, inside.gather(1, where).bitwise_or_(is_inside))
                 self._blend(image, where, value)
             label.scatter_(1, where, above)
         # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
         frame = label.clamp(max=1) if image is None else image
         overlaps = label.bitwise_right_shift(_SHARED.bit_length() - 1)
         groups = label.bitwise_and_(_SHARED - 1)
-        groups = groups if dark is None else groups.mul_(dark)
+        groups = groups if inside is None else groups.mul_(inside)
         return Painted(frame.view(shape), groups.view(shape), overlaps.view(shape))
 
     def _blend(self, image: Tensor, where: Tensor, value: Tensor) -> None:

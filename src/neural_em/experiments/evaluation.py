@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
-from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.evaluation import (
-    Aggregate,
-    EvaluationConfig,
-    Result,
-    evaluate,
-    read_json,
-    write_csv,
-    write_json,
-    write_sequences_csv,
-)
+from neural_em.errors import refuse, unknown
+from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
-from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.model.checks import check_integer
 from neural_em.model.fast import accelerate
@@ -40,7 +28,6 @@ from neural_em.training import device as devices
 from neural_em.training import environment
 from neural_em.training.run_folder import changeable, flat
 
-EVALUATIONS = "evaluations"  # sub-folder of a run folder
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
 _NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
@@ -92,8 +79,12 @@ class Evaluation:
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
         for change in self.changes:
-            if not change.startswith("data.") or change.startswith("data.kind") or self.data is not None:
+            field = change.partition("=")[0].strip()
+            if not field.startswith("data.") or field == "data.kind" or self.data is not None:
                 refuse("set", "fields of data that are generated, data.NAME=VALUE", repr(change))
+            option = {"data.objects": "objects", "data.frames": "steps"}.get(field)
+            if option is not None:
+                refuse("set", f"--{option} instead", repr(change))
 
     def data_config(self, run: TrainedRun) -> DataConfig:
         """The data to evaluate the run on."""
@@ -104,8 +95,8 @@ class Evaluation:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
         if data.kind == "file":
-            for name in ("objects", "changes"):
-                if getattr(self, name):
+            for name, given in (("objects", self.objects), ("set", self.changes)):
+                if given:
                     refuse(name, "data that are generated", repr(data.path))
             return data
         data = configs.override(replace(run.experiment, data=data), self.changes).data
@@ -132,11 +123,10 @@ class Evaluation:
             value, usual = getattr(self, name), getattr(_USUAL, name)
             if value != usual and value != trained.get(name):
                 parts.append(name if value is True else f"{name}{value}")
-        parts += [re.sub(r"[^A-Za-z0-9.]+", "_", change.removeprefix("data.")) for change in self.changes]
+        parts += [_file_name(change.removeprefix("data."), change) for change in self.changes]
         if self.data is not None:
             path = os.path.abspath(self.data)
-            stem = re.sub(r"[^A-Za-z0-9.]+", "_", Path(path).stem)[:40]
-            parts.append(f"{stem}_{hashlib.sha256(f'{path}:{self.masks}'.encode()).hexdigest()[:8]}")
+            parts.append(_file_name(Path(path).stem, f"{path}:{self.masks}"))
         parts += [] if run.which == "best" else [run.which]
         return "-".join(parts)
 
@@ -200,7 +190,7 @@ class Evaluator:
             "trained_components": run.experiment.training.components,
             "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
         }  # fmt: skip
-        return _noted(run, replace(result, settings=settings))
+        return noted(run, replace(result, settings=settings))
 
     def _load(self, config: DataConfig, seed: int, evaluation: Evaluation) -> Dataset:
         key = (config, seed, evaluation.split, evaluation.size)
@@ -223,58 +213,13 @@ def identity(run: TrainedRun, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def stored_path(run: TrainedRun, evaluation: Evaluation) -> Path | None:
-    """Where a run keeps the evaluation; None for one without a folder."""
-    return None if run.folder is None else run.folder / EVALUATIONS / f"{evaluation.name(run)}.json"
-
-
-def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
-    """An evaluation that was made before, of the very same weights in the very same way."""
-    path = stored_path(run, evaluation)
-    if path is None or not path.is_file():
-        return None
-    try:
-        result = read_json(path)
-    except NeuralEMError:
-        return None
-    wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
-    del wanted["batch_size"]
-    same = all(result.settings.get(name) == value for name, value in wanted.items())
-    return _noted(run, result) if same else None
-
-
-def _noted(run: TrainedRun, result: Result) -> Result:
+def noted(run: TrainedRun, result: Result) -> Result:
     """The result with a note about its data and its run as that is now: it may have been finished since."""
     return replace(result, note=_joined(*run.notes, result.settings.get("data_note")))
 
 
 def _joined(*notes: str | None) -> str:
     return "; ".join(note for note in notes if note)
-
-
-def write_result(result: Result, folder: Path, name: str) -> Path:
-    """Writes a result as JSON, its summaries and curves as CSV, and its single sequences as CSV."""
-    make_folder(folder)
-    write_json(result, folder / f"{name}.json")
-    write_csv(result, folder / f"{name}.csv")
-    write_sequences_csv(result, folder / f"{name}-sequences.csv")
-    return folder / f"{name}.json"
-
-
-def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, name: str) -> Path:
-    """Writes mean and deviation over runs as JSON and as CSV."""
-    make_folder(folder)
-    values = {"of": list(runs), **asdict(aggregate)}
-    write_whole(folder / f"{name}.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("section", "score", "step", "mean", "deviation", "runs"))
-    for score, curve in aggregate.curves.items():
-        writer.writerows(("step", score, step, *astuple(value)) for step, value in enumerate(curve, start=1))
-    for section, scores in aggregate.sections.items():
-        writer.writerows((section, score, None, *astuple(value)) for score, value in scores.items())
-    write_whole(folder / f"{name}.csv", text.getvalue().encode())
-    return folder / f"{name}.json"
 
 
 def differences(runs: Sequence[TrainedRun]) -> list[str]:
@@ -285,12 +230,9 @@ def differences(runs: Sequence[TrainedRun]) -> list[str]:
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, where it is not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NeuralEMError(f"{folder}: cannot be written: {error.strerror or error}") from None
+def _file_name(words: str, unique: str) -> str:
+    """Readable, and another one for whatever differs."""
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '_', words)[:40]}_{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
 
 
 def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:

@@ -14,7 +14,8 @@ from neural_em.errors import refuse, unknown
 from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.evaluation.summary import TITLES
-from neural_em.experiments.evaluation import EVALUATIONS, Evaluation, Evaluator, stored, write_result
+from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.experiments.results import EVALUATIONS, stored, write_result
 from neural_em.experiments.runs import TrainedRun
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport

@@ -160,8 +160,10 @@ def _commands(records: Mapping[str, Record], runs: Path) -> str:
 
 def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
+    falling = any(part.training.schedule != "constant" for part in training.parts())
+    told = (EPOCHS,) if falling else _CUT_SHORT  # with fewer epochs a learning rate would fall faster
     lengths = [run.get("stage_epochs") or [run.get("epochs") or 0]
-               for run in runs.values() if run.get("stopped") in _CUT_SHORT]  # fmt: skip
+               for run in runs.values() if run.get("stopped") in told]  # fmt: skip
     limits = [max(counts) for counts in zip(*lengths, strict=False)]
     precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]

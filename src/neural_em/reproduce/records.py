@@ -12,8 +12,9 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation import Result, Summary
 from neural_em.experiments.config import Experiment
-from neural_em.experiments.evaluation import INDIFFERENT, Evaluation, make_folder, stored
+from neural_em.experiments.evaluation import INDIFFERENT, Evaluation
 from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
+from neural_em.experiments.results import make_folder, stored
 from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
 from neural_em.files import write_whole
 from neural_em.reproduce.plan import Training

@@ -13,8 +13,9 @@ import torch
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments import PRESETS, Experiment, train
-from neural_em.experiments.evaluation import EVALUATIONS, Evaluator, make_folder, stored, write_result
+from neural_em.experiments.evaluation import Evaluator
 from neural_em.experiments.logs import read_object
+from neural_em.experiments.results import EVALUATIONS, make_folder, stored, write_result
 from neural_em.files import replacing, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce.cells import Cell, cells
