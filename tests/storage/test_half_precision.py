@@ -39,7 +39,9 @@ class Sample(NamedTuple):
     reference: Unrolled
 
 
-@pytest.fixture(scope="module", params=["flying-shapes", "static-shapes", "static-shapes-plus", "flying-mnist", "flying-mnist-plus"])
+@pytest.fixture(
+    scope="module", params=["flying-shapes", "static-shapes", "static-shapes-plus", "flying-mnist", "flying-mnist-plus"]
+)
 def sample(request: pytest.FixtureRequest) -> Sample:
     card = shipped(request.param)
     model, K = card.load(), card.components
