@@ -76,6 +76,14 @@ def test_all_kinds_of_several_runs(run_nem: Run, trained: Path) -> None:
     assert (trained / "seed-0" / "evaluations" / "test-steps6.json").is_file()
 
 
+def test_images_and_sequences_are_each_drawn_in_their_way(run_nem: Run, tmp_path: Path) -> None:
+    models = ("static-shapes", "flying-shapes", "static-shapes-plus")
+    ended = run_nem("figure", *models, "--out", tmp_path / "figures", "--size", 4, "--pick", 0, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert names == {"static-static-shapes", "static-static-shapes-plus", "sequence-0"}
+
+
 def test_a_curve_is_fifty_steps_long_unless_told_otherwise(run_nem: Run, trained: Path) -> None:
     assert run_nem("figure", trained / "seed-0", "--kind", "curve", "--device", "cpu").status == 0
     result = json.loads((trained / "seed-0" / "evaluations" / "test-steps50.json").read_text())

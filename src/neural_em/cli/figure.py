@@ -76,7 +76,7 @@ def figure(
     RUN is a run folder (also one of several seeds), a weight file or a shipped model; several may be given.
     """
     from neural_em.experiments.evaluation import Evaluator
-    from neural_em.report.run_figures import KINDS, Subject, draw, save, save_as, usual_kind
+    from neural_em.report.run_figures import KINDS, Subject, draw, draw_usual, save, save_as
 
     evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
     found = _found(runs, weights, preset)
@@ -85,8 +85,8 @@ def figure(
             unknown("kind", each, KINDS)
     with progress_bar() as progress:
         subject = Subject(Evaluator(device, progress), found, evaluation, pick or ())
-        kinds = kind or [usual_kind(subject, animated=gif or mp4)]
-        drawings = [drawing for each in kinds for drawing in draw(each, subject)]
+        drawings = [drawing for each in kind or () for drawing in draw(each, subject)]
+        drawings = drawings if kind else draw_usual(subject, animated=gif or mp4)
     if out is not None and out.suffix:
         if len(drawings) > 1:
             refuse("out", f"a folder for {len(drawings)} figures", f"{out}")

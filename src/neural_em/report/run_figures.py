@@ -76,13 +76,19 @@ def draw(kind: str, subject: Subject) -> list[Drawing]:
     return KINDS[kind](subject)
 
 
-def usual_kind(subject: Subject, animated: bool = False) -> str:
+def draw_usual(subject: Subject, animated: bool = False) -> list[Drawing]:
     """What to draw where nobody says it: images step by step, or a sequence over time, which alone can be animated."""
-    run, evaluation = subject.runs[0], subject.evaluation
-    frames = evaluation.data_config(run).frames
+    kinds: dict[str, list[TrainedRun]] = {}
+    for run in subject.runs:
+        kinds.setdefault("static" if _shows_images(subject, run) and not animated else "sequence", []).append(run)
+    return [drawing for kind, runs in kinds.items() for drawing in draw(kind, replace(subject, runs=runs))]
+
+
+def _shows_images(subject: Subject, run: TrainedRun) -> bool:
+    frames = subject.evaluation.data_config(run).frames
     if frames is None:  # a file's, which has to be looked at
-        frames = subject.evaluator.dataset(run, replace(evaluation, size=1)).shape[0]
-    return "static" if (evaluation.static or frames == 1) and not animated else "sequence"
+        frames = subject.evaluator.dataset(run, replace(subject.evaluation, size=1)).shape[0]
+    return subject.evaluation.static or frames == 1
 
 
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
