@@ -67,6 +67,7 @@ WRONG = [
     ("prior", -0.1), ("prior", 1.1), ("prior", float("nan")), ("prior", "0"), ("prior", True),
     ("e_step_deviation", 0), ("e_step_deviation", -1.0), ("e_step_deviation", float("inf")),
     ("e_step_deviation", 1e-200),
+    ("step_size", 1.0), ("step_size", "one"), ("step_size", float("nan")),
     ("inter_weight", -1), ("inter_weight", float("nan")), ("inter_weight", float("inf")), ("inter_weight", 10**400),
     ("loss_steps", "first"), ("loss_steps", ()), ("loss_steps", 3), ("loss_steps", (1.0, float("nan"))),
     ("loss_steps", (1.0, "2")), ("loss_steps", None), ("noise", None), ("noise", "bit-flips"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,3 +176,11 @@ def test_the_learned_step_size_starts_uniform_between_plus_and_minus_the_root_of
     limit = math.sqrt(3)
     assert max(map(abs, rates)) <= limit
     assert scipy.stats.kstest(rates, scipy.stats.uniform(-limit, 2 * limit).cdf).pvalue > 1e-3
+
+
+def test_the_step_size_can_be_given_and_changes_no_other_weight():
+    config = ModelConfig(m_step="gradient", height=4, width=4, theta_size=3, convolutions=(), hidden=0)
+    drawn, given = NeuralEM(config, seed=3), NeuralEM(replace(config, step_size=0.5), seed=3)
+    assert given.m_step.learning_rate.item() == 0.5
+    for (name, a), b in zip(drawn.named_parameters(), given.parameters(), strict=True):
+        assert torch.equal(a, b) is (name != "m_step.learning_rate"), name

@@ -27,6 +27,7 @@ class ModelConfig:
         height: rows of a frame.
         width: columns of a frame.
         m_step: ``recurrent`` (RNN-EM) or ``gradient`` (N-EM).
+        step_size: what N-EM's learned step size starts with; ``None``: drawn from +-sqrt(3), as the authors' is.
         theta_size: size M of each component's vector.
         convolutions: channels of the encoder's 4x4 stride-2 convolutions; the decoder mirrors them.
         hidden: units of the fully connected layer on either side of theta; 0 for none.
@@ -48,6 +49,7 @@ class ModelConfig:
     height: int = 28
     width: int = 28
     m_step: Literal["recurrent", "gradient"] = "recurrent"
+    step_size: float | None = None
     theta_size: int = 100
     convolutions: tuple[int, ...] = (32, 64)
     hidden: int = 512
@@ -79,6 +81,10 @@ class ModelConfig:
         check_number("model.prior", self.prior, "a finite number")
         check_number("model.e_step_deviation", self.e_step_deviation, "a number from 0.001 to 1000", 0.001, 1000)
         check_number("model.inter_weight", self.inter_weight, "a number of at least 0", 0)
+        if self.step_size is not None:
+            check_number("model.step_size", self.step_size, "a finite number, or null")
+            if self.m_step != "gradient":
+                refuse("model.step_size", "the m_step it belongs to, gradient", repr(self.m_step))
         self._check_loss_steps()
 
     def _check_sizes(self) -> None:

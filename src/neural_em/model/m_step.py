@@ -43,7 +43,7 @@ class GradientMStep(nn.Module):
         self.decoder = Decoder(
             config.theta_size, *size, config.convolutions, config.hidden, config.layer_norm, bias=False
         )
-        # the authors leave this scalar to Glorot's initialiser: uniform in +-sqrt(3), sign included
+        # the authors leave this scalar to Glorot's initialiser: uniform in +-sqrt(3), sign included; see step_size
         self.learning_rate = nn.Parameter(torch.empty(1, 1))
 
     def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
