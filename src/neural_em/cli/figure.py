@@ -85,8 +85,10 @@ def figure(
             unknown("kind", each, KINDS)
     with progress_bar() as progress:
         subject = Subject(Evaluator(device, progress), found, evaluation, pick or ())
-        drawings = [drawing for each in kind or () for drawing in draw(each, subject)]
-        drawings = drawings if kind else draw_usual(subject, animated=gif or mp4)
+        if kind:
+            drawings = [drawing for each in kind for drawing in draw(each, subject)]
+        else:
+            drawings = draw_usual(subject, animated=gif or mp4)
     if out is not None and out.suffix:
         if len(drawings) > 1:
             refuse("out", f"a folder for {len(drawings)} figures", f"{out}")
