@@ -14,7 +14,7 @@ import typer
 
 from neural_em.cli.app import app
 from neural_em.errors import NeuralEMError
-from neural_em.experiments import Experiment, build
+from neural_em.experiments import build
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen
 from neural_em.reproduce.cells import cells
@@ -170,15 +170,11 @@ def test_a_command_names_the_epochs_of_every_stage_where_they_are_not_as_usual(n
     words = shlex.split(TRAININGS[name].command(Path("runs"), 3, epochs))
     rest = words[3 : words.index("--seeds")]
     overrides = [f"training.epochs={rest[1]}"] if rest[:1] == ["--epochs"] else rest[1:]
-    stages = _parts(build(name, overrides))
+    stages = build(name, overrides).parts()
     assert [stage.training.epochs for stage in stages] == epochs
-    usual = _parts(build(name))[: len(epochs)]
+    usual = build(name).parts()[: len(epochs)]
     assert [stage.training.schedule for stage in stages] == [stage.training.schedule for stage in usual]
     assert said is None or tuple(rest) == said
-
-
-def _parts(experiment: Experiment) -> list[Experiment]:
-    return [experiment.stage(number) for number in range(len(experiment.stages))] or [experiment]
 
 
 @pytest.mark.parametrize("stopped", ["epochs", "interrupted", "max-minutes"])

@@ -44,8 +44,7 @@ class Experiment:
         frames, steps = self.data.frames, self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
-        for number in range(len(self.stages)):
-            self.stage(number)
+        self.parts()
 
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""
@@ -53,6 +52,10 @@ class Experiment:
             return configs.override(replace(self, stages=()), self.stages[number])
         except NeuralEMError as error:
             raise NeuralEMError(f"stages[{number}]: {error}") from None
+
+    def parts(self) -> list[Experiment]:
+        """Its stages one after another; itself where it has none."""
+        return [self.stage(number) for number in range(len(self.stages))] or [self]
 
     def with_seed(self, seed: int) -> Experiment:
         """The same with other weights, order, noise and starts."""

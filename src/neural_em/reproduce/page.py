@@ -31,7 +31,8 @@ _ABOUT = {
     ERRORS: "Binary cross entropy of the next frame, summed over its pixels, with psi = max over the components, which "
     "is an upper bound. Lower is better. The paper shows bars and gives no numbers.",
     DIGITS: "K = 2 and 20 steps in training. The staged runs see 20, 500 and 50,000 digits one after another. "
-    "A digit's pixels are those above 0.5, which the paper does not tell.",
+    "A digit's pixels are those above 0.5, and overlaps, which are not scored, where two digits are; the paper tells "
+    "neither.",
     BEYOND: "Presets of our own, static-shapes-plus, flying-shapes-plus and flying-mnist-plus, on the same data and in "
     "the same tests, beside the paper's numbers for them.",
 }
@@ -160,7 +161,7 @@ def _commands(records: Mapping[str, Record], runs: Path) -> str:
 
 def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
-    falling = any(part.training.schedule != "constant" for part in training.parts())
+    falling = any(part.training.schedule != "constant" for part in training.experiment().parts())
     told = (EPOCHS,) if falling else _CUT_SHORT  # with fewer epochs a learning rate would fall faster
     lengths = [run.get("stage_epochs") or [run.get("epochs") or 0]
                for run in runs.values() if run.get("stopped") in told]  # fmt: skip

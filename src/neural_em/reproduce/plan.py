@@ -43,21 +43,15 @@ class Training:
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
         return build(self.preset, overrides)
 
-    def parts(self) -> list[Experiment]:
-        """The usual settings of each stage; of a training without stages, its own."""
-        usual = build(self.preset)
-        return [usual.stage(number) for number in range(len(usual.stages))] or [usual]
-
     def command(self, folder: Path, seeds: int, epochs: Sequence[int] = (), precision: str = "auto") -> str:
         """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
-        parts = self.parts()
-        if not epochs or [part.training.epochs for part in parts] == list(epochs):
-            pass
-        elif len(epochs) == len(parts) and len(set(epochs)) == 1:
+        preset = build(self.preset)
+        usual = [part.training.epochs for part in preset.parts()]
+        if len(epochs) == len(usual) and len(set(epochs)) == 1 and list(epochs) != usual:
             options += f" --epochs {epochs[0]}"
-        else:
-            pairs = zip(build(self.preset).stages, epochs, strict=False)  # fewer where a run has not come to all
+        elif epochs and list(epochs) != usual:
+            pairs = zip(preset.stages, epochs, strict=False)  # fewer where a run has not come to all
             stages = (f"[{', '.join((*_without_epochs(stage), f'training.epochs={count}'))}]" for stage, count in pairs)
             options += f" --set 'stages=[{', '.join(stages)}]'"
         options += "" if precision == "auto" else f" --precision {precision}"
