@@ -32,9 +32,10 @@ def main() -> None:
     parser.add_argument("--components", type=int)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--preset", help="whose data to use, for a weight file that does not tell")
     options = parser.parse_args()
     evaluation = Evaluation(split="validation", size=options.size, components=options.components)
-    for run in find_runs(options.run).runs:
+    for run in find_runs(options.run, preset=options.preset).runs:
         overlap, score, shared, torn = _measured(run, evaluation, options.start, options.device)
         print(f"{run.name}: {len(score)} sequences, AMI {score.mean():.3f}; above 0.99: {int((score > 0.99).sum())}")
         print("pixels shared  sequences    AMI  below 0.9  two in one component  one torn")
