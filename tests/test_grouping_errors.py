@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from neural_em.data.digits import digit_scenes
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.experiments.runs import find_runs
 from tools import grouping_errors
 
 SEQUENCES = 24
+MNIST = Path(__file__).parent / "data" / "mnist"
 
 
 def test_the_faults_of_tables_made_by_hand() -> None:
@@ -48,3 +51,30 @@ def test_every_sequence_is_in_one_row(capsys: pytest.CaptureFixture[str], monkey
     assert len(rows) == len(grouping_errors.OVERLAPS)
     column = titles.index("sequences") + len("sequences")
     assert sum(int(row[:column].split()[-1]) for row in rows) == SEQUENCES
+
+
+def test_the_options_of_an_evaluation_reach_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("data.threshold=0.25", "data.overlap_above=0.1", f"data.mnist={MNIST}")
+    (run,) = find_runs(["flying-mnist"]).runs
+    evaluation = Evaluation(steps=8, split="validation", static=True, size=SEQUENCES, changes=changes)
+    expected = Evaluator("cpu").result(run, evaluation).last_step["ami_max"].mean
+    options = ["--static", "--steps", "8", *(word for change in changes for word in ("--set", change))]
+    monkeypatch.setattr(sys, "argv", ["tool", run.name, "--size", f"{SEQUENCES}", "--device", "cpu", *options])
+    grouping_errors.main()
+    printed = float(capsys.readouterr().out.partition("AMI ")[2].partition(";")[0])
+    assert printed == pytest.approx(expected, abs=6e-4)  # it prints three digits
+
+
+def test_the_shared_pixels_are_those_painted_twice() -> None:
+    """In frame 0 of still digits and in the last of flying ones, also where the digits are grey."""
+    (run,) = find_runs(["flying-mnist"]).runs
+    for static in (True, False):
+        changes = ("data.threshold=0.25", f"data.mnist={MNIST}")
+        evaluation = Evaluation(steps=2, split="validation", static=static, size=SEQUENCES, changes=changes)
+        overlap, *_ = grouping_errors._measured(run, evaluation, 0, "cpu")
+        scenes = digit_scenes(evaluation.data_config(run), "validation", run.experiment.data_seed, "cpu")
+        painted = [part.overlaps[:, -1] for _, part in scenes.sequences(torch.arange(SEQUENCES))]
+        assert overlap.tolist() == torch.cat(painted).flatten(1).sum(dim=1).tolist()
+        assert overlap.any()

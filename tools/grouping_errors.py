@@ -1,8 +1,10 @@
 """Where a model groups wrongly: how often two objects share a component or one is torn, by how much objects overlap.
 
     python tools/grouping_errors.py static-shapes-plus --size 1000
+    python tools/grouping_errors.py flying-mnist-plus --static --steps 50 --set data.overlap_above=0.1
 
-RUN is whatever ``nem evaluate`` takes. The groups are those of the last step, from one start, on validation data.
+RUN is whatever ``nem evaluate`` takes, and so are ``--static``, ``--steps`` and ``--set``. The groups are those of the
+last step, from one start, on validation data. Pixels are shared where the data's own rules leave them out as overlaps.
 """
 
 from __future__ import annotations
@@ -30,20 +32,26 @@ def main() -> None:
     parser.add_argument("run", nargs="+")
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--components", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--static", action="store_true", help="look at frame 0 only, repeated")
+    parser.add_argument("--set", dest="changes", metavar="FIELD=VALUE", action="append", default=[])
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", help="whose data to use, for a weight file that does not tell")
     options = parser.parse_args()
-    evaluation = Evaluation(split="validation", size=options.size, components=options.components)
+    evaluation = Evaluation(
+        components=options.components, steps=options.steps, split="validation", static=options.static,
+        size=options.size, changes=tuple(options.changes),
+    )  # fmt: skip
     for run in find_runs(options.run, preset=options.preset).runs:
         overlap, score, shared, torn = _measured(run, evaluation, options.start, options.device)
-        print(f"{run.name}: {len(score)} sequences, AMI {score.mean():.3f}; above 0.99: {int((score > 0.99).sum())}")
+        print(f"{run.name}: {len(score)} sequences, AMI {score.nanmean():.3f}; above 0.99: {int((score > 0.99).sum())}")
         print("pixels shared  sequences    AMI  below 0.9  two in one component  one torn")
         for low, high in OVERLAPS:
             here = (overlap >= low) & (overlap <= high)
             bad = here & (score < GOOD)
             label = f"{low}" if low == high else f"{low} to {high}" if high < OVERLAPS[-1][1] else f"{low} or more"
-            print(f"{label:>13} {int(here.sum()):10} {score[here].mean():6.3f} {int(bad.sum()):10} "
+            print(f"{label:>13} {int(here.sum()):10} {score[here].nanmean():6.3f} {int(bad.sum()):10} "
                   f"{int((bad & shared).sum()):21} {int((bad & torn).sum()):9}")  # fmt: skip
 
 
@@ -51,18 +59,20 @@ def _measured(run: TrainedRun, evaluation: Evaluation, start: int, device: str) 
     """Of each sequence: pixels that several objects cover, AMI, and whether objects share a component or are torn."""
     evaluator = Evaluator(device)
     data, model, config = evaluator.dataset(run, evaluation), evaluator.model(run).eval(), evaluation.config(run)
+    threshold = evaluation.data_config(run).threshold
     parts = []
     for indices in torch.arange(len(data)).split(100):
         batch = data.batch(indices)
         assert batch.groups is not None
-        x = model.frames(batch.frames, config.steps)
+        frames, truth = (part[:1] if config.static else part for part in (batch.frames, batch.groups))
+        x = model.frames(frames, config.steps)
         keys = start_keys(config.seed, start, indices, x.device)
         with torch.no_grad():
             x_noisy, gamma = model.draw(x, config.components, keys)
             out = model.unroll(x, config.components, len(x) - 1, x_noisy=x_noisy, gamma=gamma)
-        groups = batch.groups[min(len(x), len(batch.groups)) - 1].to(x.device)  # of the frame the last step predicts
+        groups = truth[min(len(x), len(truth)) - 1].to(x.device)  # of the frame the last step predicts
         assignment = out.gamma[-1][:, :, 0].argmax(dim=1)
-        overlap = ((x[-1, :, 0] > 0.5) & (groups == 0)).flatten(1).sum(dim=1)
+        overlap = ((x[-1, :, 0] > threshold) & (groups == 0)).flatten(1).sum(dim=1)
         (table,) = tables(check_maps(groups, assignment), keep_groups=True)
         parts.append((overlap, adjusted_mutual_info(groups, assignment), *_faults(table)))
     return tuple(torch.cat(part).cpu() for part in zip(*parts, strict=True))
