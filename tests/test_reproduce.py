@@ -15,8 +15,9 @@ import typer
 from neural_em.cli.app import app
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import build
-from neural_em.experiments.evaluation import Evaluation
-from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen
+from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.report.run_figures import bce_bars
+from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen, pictures
 from neural_em.reproduce.cells import cells
 from neural_em.reproduce.page import render
 from neural_em.reproduce.records import collect, laid_out, read_record, write_record
@@ -266,6 +267,20 @@ def test_errors_have_other_digits_and_no_baseline() -> None:
     records = {"flying-shapes-4-1": record("flying-shapes-4-1", *runs)}
     page = render(cells(records), records, Path("runs"))
     assert row(page, "Figure 5", "recurrent autoencoder, K = 1, 4 objects")[2:4] == ["figure only", "41.00 ± 1.41"]
+
+
+def test_the_bars_of_errors_are_of_the_papers_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a preset of our own have as many objects and components, and are no bars of Figure 5."""
+    drawn: list[dict[tuple[str, int], list[float]]] = []
+    monkeypatch.setattr(pictures, "bce_bars", lambda found: drawn.append(found) or bce_bars(found))
+    errors = {"flying-shapes-3-5": 16.0, "flying-shapes-plus-3-5": 9.0, "flying-shapes-3-1": 75.0}
+    records = {
+        name: record(name, trained(evaluations={"test": evaluated(error, "upper_bound")}))
+        for name, error in errors.items()
+    }
+    pictures.draw_all(records, tmp_path / "runs", tmp_path, Evaluator("cpu"))
+    assert drawn == [{("RNN-EM (K = 5)", 3): [16.0], ("recurrent autoencoder (K = 1)", 3): [75.0]}]
+    assert (tmp_path / "figures" / "bce.png").is_file()
 
 
 def test_records_are_kept_and_only_read_by_their_own_kind(tmp_path: Path) -> None:

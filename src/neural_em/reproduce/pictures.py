@@ -14,7 +14,7 @@ from neural_em.report.curves import StepCurve
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import score_curve
 from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
-from neural_em.reproduce.plan import TRAININGS, Training
+from neural_em.reproduce.plan import GROUPS, TRAININGS, Training
 from neural_em.reproduce.records import Record, usable
 
 _TRAINED = 20  # steps of flying MNIST's training
@@ -80,10 +80,8 @@ def _grouping(
 
 def _bce(records: Mapping[str, Record], path: Path) -> bool:
     found: dict[tuple[str, int], list[float]] = {}
-    for name, training in TRAININGS.items():
-        objects, components = training.options.get("objects"), training.options.get("components")
-        if objects is None or components not in (1, 5):
-            continue
+    for name in GROUPS["bce"]:
+        objects, components = (TRAININGS[name].options[option] for option in ("objects", "components"))
         for run in records.get(name, {}).get("runs", {}).values():
             error = run["evaluations"].get("test", {}).get("last_step", {}).get("upper_bound", {}).get("mean")
             if error is not None:
