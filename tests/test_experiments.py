@@ -115,6 +115,7 @@ def test_run_names_tell_what_is_special() -> None:
     own = build("static-shapes", data="/some/where/my pictures")
     assert run_path(own).name == "static-shapes-pathmy_pictures-seed0"
     assert len(run_path(build("flying-shapes", TINY)).name) < 130
+    assert run_path(build("flying-shapes", weights="flying-shapes")).name == "flying-shapes-weightsflying_shapes-seed0"
 
 
 def test_a_size_that_does_not_fit_the_data_is_refused() -> None:
@@ -157,6 +158,48 @@ def test_stages_begin_with_the_best_weights_before(tmp_path: Path) -> None:
     first = configs.read(Experiment, tmp_path / "stage-1" / "config.yaml")
     assert (first.training.learning_rate, first.stages) == (0.01, ())
     neural_em.load(tmp_path / "best.safetensors")
+
+
+def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:
+    """With a learning rate of almost nothing every seed ends with them; with stages the first one does."""
+    train(build("flying-shapes", TINY), tmp_path / "first", device="cpu", quiet=True)
+    still = [*TINY, "training.learning_rate=1.0e-30", "training.epochs=1"]
+    again = build("flying-shapes", still, weights=tmp_path / "first")
+    train(again, tmp_path / "seeds", seeds=2, device="cpu", quiet=True)
+    for seed in (0, 1):
+        assert _same(_weights(tmp_path / "seeds" / f"seed-{seed}"), _weights(tmp_path / "first"))
+    staged = build("flying-shapes", [*still, "stages=[[], []]"], weights=tmp_path / "first" / "best.safetensors")
+    train(staged, tmp_path / "staged", device="cpu", quiet=True)
+    assert _same(_weights(tmp_path / "staged"), _weights(tmp_path / "first"))
+    started = [configs.read(Experiment, tmp_path / "staged" / f"stage-{n}" / "config.yaml").weights for n in (1, 2)]
+    assert started == [f"{tmp_path}/first/best.safetensors", None]
+
+
+def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path) -> None:
+    """They are needed once; afterwards the run has its own."""
+    train(build("flying-shapes", TINY), tmp_path / "first", device="cpu", quiet=True)
+    experiment = build("flying-shapes", [*TINY, "training.epochs=1"], weights=tmp_path / "first")
+    train(experiment, tmp_path / "run", device="cpu", quiet=True)
+    (tmp_path / "first").rename(tmp_path / "gone")
+    longer = replace(experiment, training=replace(experiment.training, epochs=2))
+    (outcome,) = train(longer, tmp_path / "run", device="cpu", quiet=True)
+    assert outcome.summary()["epochs"] == 2
+    with pytest.raises(NeuralEMError, match="first"):
+        train(experiment, tmp_path / "new", device="cpu", quiet=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_that_cannot_be_begun_with(tmp_path: Path) -> None:
+    """Several models, and another model's: said before there is a folder."""
+    train(build("flying-shapes", TINY), tmp_path / "two", seeds=2, device="cpu", quiet=True)
+    with pytest.raises(NeuralEMError, match="weights: expected one trained model, got 2 in"):
+        train(build("flying-shapes", TINY, weights=tmp_path / "two"), tmp_path / "run", device="cpu", quiet=True)
+    other = build("flying-shapes", [*TINY, "model.theta_size=6"], weights=tmp_path / "two" / "seed-0")
+    with pytest.raises(NeuralEMError, match=r"a model with theta_size 6, got .*seed-0 with theta_size 5"):
+        train(other, tmp_path / "run", device="cpu", quiet=True)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(NeuralEMError, match="stages: expected no weights after the first"):
+        build("flying-shapes", [*TINY, "stages=[[], [weights=flying-shapes]]"])
 
 
 def test_a_finished_stage_is_not_trained_again(tmp_path: Path) -> None:

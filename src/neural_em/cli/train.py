@@ -42,6 +42,12 @@ def train(
     train_size: Annotated[int | None, typer.Option(help="Training sequences.", show_default="50000")] = None,
     data: Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")] = None,
     masks: Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="MODEL", help="Begin with a run folder's weights, a weight file's, a shipped model's."
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
         typer.Option("--run", "--run-dir", help="Run folder.", show_default="runs/ and a name that tells the settings"),
@@ -75,8 +81,11 @@ def train(
     from neural_em import config, experiments
 
     if preset is not None:
-        experiment, found = experiments.build(preset, overrides, data, masks), 1
+        experiment, found = experiments.build(preset, overrides, data, masks, weights), 1
     elif resume and run is not None:
+        for option, value in (("--data", data), ("--masks", masks), ("--from", weights)):
+            if value is not None:
+                refuse(option, "a preset as well, because a run goes on as it began", f"{value}")
         experiment, found = experiments.reopen(run)
         experiment = config.override(experiment, overrides)
     else:

@@ -17,6 +17,7 @@ from neural_em.training.run_folder import changeable, flat
 
 _SIZES = ("channels", "height", "width")
 _LONGEST_NAME = 100
+_PATHS = ("data.path", "data.masks", "weights")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Experiment:
         training: how it is trained.
         data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
         stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
+        weights: what to begin with: a run folder, a weight file or a shipped model; random weights where not given.
     """
 
     name: str = "flying-shapes"
@@ -38,18 +40,22 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     data_seed: int = 0
     stages: tuple[tuple[str, ...], ...] = ()
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses parts that do not fit together, in every stage."""
         frames, steps = self.data.frames, self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
-        self.parts()
+        for part in self.parts()[1:]:
+            if part.weights is not None:
+                refuse("stages", "no weights after the first, each goes on with the last one's", part.weights)
 
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""
         try:
-            return configs.override(replace(self, stages=()), self.stages[number])
+            alone = replace(self, stages=(), weights=self.weights if number == 0 else None)
+            return configs.override(alone, self.stages[number])
         except NeuralEMError as error:
             raise NeuralEMError(f"stages[{number}]: {error}") from None
 
@@ -90,7 +96,7 @@ class Experiment:
         parts = [self.name]
         for key, value in now.items():
             if value != before.get(key) and key not in unnamed:
-                text = str(value).rstrip("/").rpartition("/")[2] if key in ("data.path", "data.masks") else str(value)
+                text = str(value).rstrip("/").rpartition("/")[2] if key in _PATHS else str(value)
                 parts.append(re.sub(r"[^A-Za-z0-9.]+", "_", key.rpartition(".")[2] + text))
         name = "-".join(parts)
         if len(name) > _LONGEST_NAME:

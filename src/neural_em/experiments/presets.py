@@ -80,6 +80,7 @@ def build(
     overrides: Iterable[str] = (),
     data: str | os.PathLike[str] | None = None,
     masks: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
 ) -> Experiment:
     """A preset with changes.
 
@@ -88,8 +89,12 @@ def build(
         overrides: dotted fields, such as ``training.learning_rate=0.0005``; they hold in every stage.
         data: the user's own file or folder, instead of the preset's data.
         masks: its true groups.
+        weights: what to begin with: a run folder, a weight file or the name of a shipped model.
     """
     experiment = preset(name)
+    if weights is not None:
+        place = os.path.abspath(weights) if os.path.exists(weights) else os.fspath(weights)
+        experiment = replace(experiment, weights=place)
     if data is not None:
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
         own: Any = {"path": os.path.abspath(data), "masks": None if masks is None else os.path.abspath(masks)}

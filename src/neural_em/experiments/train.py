@@ -17,6 +17,7 @@ from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import refuse
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.presets import PRESETS
+from neural_em.experiments.runs import find_runs
 from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.storage import load
@@ -68,7 +69,10 @@ def train(
         settings = experiment.training
         with stop.listening(), devices.products(settings.precision, here, settings.deterministic):
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
-            return trainer.seeds(trainer.sized(experiment, usual), path, seeds)
+            sized = trainer.sized(experiment, usual)
+            if not path.exists():
+                trainer.first_weights(sized)  # refused before there is a folder
+            return trainer.seeds(sized, path, seeds)
 
 
 def run_path(experiment: Experiment, run: str | os.PathLike[str] | None = None, seeds: int = 1) -> Path:
@@ -93,6 +97,7 @@ class _Trainer:
         self.device, self.stop, self.callbacks, self.data_seed = device, stop, callbacks, data_seed
         self._held: WeakValueDictionary[tuple[DataConfig, str], Dataset] = WeakValueDictionary()
         self._own: Dataset | None = None  # the user's own training data: read once for their size, then trained on
+        self._first: dict[str, Tensor] | None = None
 
     def sized(self, experiment: Experiment, usual: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
@@ -111,6 +116,21 @@ class _Trainer:
                 torch.cuda.synchronize(self.device)  # runs use it on streams of their own
             self._held[config, split] = dataset
         return dataset
+
+    def first_weights(self, experiment: Experiment) -> dict[str, Tensor] | None:
+        """The weights to begin with, read once for all runs; none for random ones."""
+        if experiment.weights is not None and self._first is None:
+            found = find_runs([experiment.weights]).runs
+            if len(found) > 1:
+                refuse("weights", "one trained model", f"{len(found)} in {experiment.weights}")
+            given = found[0].load("cpu")
+            self._first = given.state_dict()
+            if _shapes(given) != _shapes(NeuralEM(experiment.model)):
+                wanted, other = (configs.to_dict(each) for each in (experiment.model, given.config))
+                fields = [name for name in wanted if wanted[name] != other[name]]
+                expected, got = (", ".join(f"{name} {each[name]}" for name in fields) for each in (wanted, other))
+                refuse("weights", f"those of a model with {expected}", f"{experiment.weights} with {got}")
+        return self._first
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
@@ -169,6 +189,8 @@ class _Trainer:
                 return finished
             model = NeuralEM(experiment.model, seed=experiment.training.seed)
             model.to(self.device, devices.dtype_of(experiment.training.precision))
+            if weights is None and not checkpoint.found(path / CHECKPOINTS):
+                weights = self.first_weights(experiment)
             if weights is not None:
                 model.load_state_dict(weights)
             callbacks = self.callbacks if folder is None else (logger(folder), *self.callbacks)
@@ -201,3 +223,7 @@ class _Trainer:
             callback("note", {"run": name, "text": f"this run is finished{longer}"})
             callback("stop", {"run": name, "outcome": outcome})
         return outcome
+
+
+def _shapes(model: NeuralEM) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
