@@ -32,7 +32,7 @@ def reproduce(
     runs: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce; quick runs/quick")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs at most.", show_default="500")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs at most.", show_default="as in the preset")] = None,
     precision: Annotated[
         str, typer.Option(help="Of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU.")
     ] = "auto",

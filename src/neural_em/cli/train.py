@@ -28,7 +28,8 @@ def train(
         int | None, typer.Option(help="Number of components, K.", show_default="flying shapes 3, static 4, digits 2")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500")
+        int | None,
+        typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500, plus presets fewer"),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Sequences of a training step, over all processes.", show_default="64")
