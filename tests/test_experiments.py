@@ -126,11 +126,11 @@ def test_a_size_that_does_not_fit_the_data_is_refused() -> None:
     assert build("flying-shapes", ["data.height=40"]).for_frames((21, 1, 40, 28)).model.height == 40
 
 
-def _weights(path: Path) -> dict[str, torch.Tensor]:
+def best_weights(path: Path) -> dict[str, torch.Tensor]:
     return read(path / "best.safetensors")[2]
 
 
-def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
@@ -141,8 +141,8 @@ def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     assert [outcome.path for outcome in outcomes] == [tmp_path / "three" / f"seed-{seed}" for seed in (4, 5, 6)]
     for seed in (4, 6):
         train(experiment.with_seed(seed), tmp_path / f"{seed}", device="cpu", quiet=True)
-        assert _same(_weights(tmp_path / "three" / f"seed-{seed}"), _weights(tmp_path / f"{seed}"))
-    assert not _same(_weights(tmp_path / "4"), _weights(tmp_path / "6"))
+        assert same(best_weights(tmp_path / "three" / f"seed-{seed}"), best_weights(tmp_path / f"{seed}"))
+    assert not same(best_weights(tmp_path / "4"), best_weights(tmp_path / "6"))
     summary = json.loads((tmp_path / "three" / "summary.json").read_text())
     assert sorted(summary["runs"]) == ["seed-4", "seed-5", "seed-6"]
     assert reopen(tmp_path / "three")[1] == 3
@@ -153,53 +153,11 @@ def test_stages_begin_with_the_best_weights_before(tmp_path: Path) -> None:
     stages = "stages=[[training.learning_rate=0.01],[training.learning_rate=1.0e-30]]"
     (outcome,) = train(build("flying-shapes", [*TINY, stages]), tmp_path, device="cpu", quiet=True)
     assert outcome.finished
-    assert _same(_weights(tmp_path / "stage-1"), _weights(tmp_path / "stage-2"))
-    assert _same(_weights(tmp_path), _weights(tmp_path / "stage-2"))
+    assert same(best_weights(tmp_path / "stage-1"), best_weights(tmp_path / "stage-2"))
+    assert same(best_weights(tmp_path), best_weights(tmp_path / "stage-2"))
     first = configs.read(Experiment, tmp_path / "stage-1" / "config.yaml")
     assert (first.training.learning_rate, first.stages) == (0.01, ())
     neural_em.load(tmp_path / "best.safetensors")
-
-
-def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:
-    """With a learning rate of almost nothing every seed ends with them; with stages the first one does."""
-    train(build("flying-shapes", TINY), tmp_path / "first", device="cpu", quiet=True)
-    still = [*TINY, "training.learning_rate=1.0e-30", "training.epochs=1"]
-    again = build("flying-shapes", still, weights=tmp_path / "first")
-    train(again, tmp_path / "seeds", seeds=2, device="cpu", quiet=True)
-    for seed in (0, 1):
-        assert _same(_weights(tmp_path / "seeds" / f"seed-{seed}"), _weights(tmp_path / "first"))
-    staged = build("flying-shapes", [*still, "stages=[[], []]"], weights=tmp_path / "first" / "best.safetensors")
-    train(staged, tmp_path / "staged", device="cpu", quiet=True)
-    assert _same(_weights(tmp_path / "staged"), _weights(tmp_path / "first"))
-    started = [configs.read(Experiment, tmp_path / "staged" / f"stage-{n}" / "config.yaml").weights for n in (1, 2)]
-    assert started == [f"{tmp_path}/first/best.safetensors", None]
-
-
-def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path) -> None:
-    """They are needed once; afterwards the run has its own."""
-    train(build("flying-shapes", TINY), tmp_path / "first", device="cpu", quiet=True)
-    experiment = build("flying-shapes", [*TINY, "training.epochs=1"], weights=tmp_path / "first")
-    train(experiment, tmp_path / "run", device="cpu", quiet=True)
-    (tmp_path / "first").rename(tmp_path / "gone")
-    longer = replace(experiment, training=replace(experiment.training, epochs=2))
-    (outcome,) = train(longer, tmp_path / "run", device="cpu", quiet=True)
-    assert outcome.summary()["epochs"] == 2
-    with pytest.raises(NeuralEMError, match="first"):
-        train(experiment, tmp_path / "new", device="cpu", quiet=True)
-    assert not (tmp_path / "new").exists()
-
-
-def test_weights_that_cannot_be_begun_with(tmp_path: Path) -> None:
-    """Several models, and another model's: said before there is a folder."""
-    train(build("flying-shapes", TINY), tmp_path / "two", seeds=2, device="cpu", quiet=True)
-    with pytest.raises(NeuralEMError, match="weights: expected one trained model, got 2 in"):
-        train(build("flying-shapes", TINY, weights=tmp_path / "two"), tmp_path / "run", device="cpu", quiet=True)
-    other = build("flying-shapes", [*TINY, "model.theta_size=6"], weights=tmp_path / "two" / "seed-0")
-    with pytest.raises(NeuralEMError, match=r"a model with theta_size 6, got .*seed-0 with theta_size 5"):
-        train(other, tmp_path / "run", device="cpu", quiet=True)
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(NeuralEMError, match="stages: expected no weights after the first"):
-        build("flying-shapes", [*TINY, "stages=[[], [weights=flying-shapes]]"])
 
 
 def test_a_finished_stage_is_not_trained_again(tmp_path: Path) -> None:
@@ -221,7 +179,7 @@ def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:
     (again,) = train(experiment, tmp_path, device="cpu", quiet=True, callbacks=[callback])
     assert notes == ["this run is finished; a larger number of epochs goes on"]
     assert again.progress == first.progress
-    assert _same(again.model.state_dict(), first.model.state_dict())
+    assert same(again.model.state_dict(), first.model.state_dict())
 
 
 def test_resume_never_begins(tmp_path: Path) -> None:
@@ -261,7 +219,7 @@ def test_fresh_data_are_trained_on(tmp_path: Path) -> None:
     experiment = build("flying-shapes", [*TINY, "data.fresh=true"])
     train(experiment, tmp_path / "fresh", device="cpu", quiet=True)
     train(replace(experiment, data=replace(experiment.data, fresh=False)), tmp_path / "fixed", device="cpu", quiet=True)
-    assert not _same(_weights(tmp_path / "fresh"), _weights(tmp_path / "fixed"))
+    assert not same(best_weights(tmp_path / "fresh"), best_weights(tmp_path / "fixed"))
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "meta", ""])

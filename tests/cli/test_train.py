@@ -230,7 +230,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to go on with"),
         (["--run", "somewhere"], "nem train: expected a preset"),
         (["--resume", "--run", "here", "--from", "flying-shapes"], "--from: expected a preset as well"),
-        (["flying-shapes", "--from", "flying-shape"], "model: expected a shipped model (flying-mnist, "),
+        (["flying-shapes", "--from", "flying-shape"], "weights: model: expected a shipped model (flying-mnist, "),
         (["flying-shapes", "--from", "flying-mnist"], "weights: expected those of a model with height 28, width 28"),
         (["flying-mnist", "--set", "data.mnist=/no/such/folder"], "/no/such/folder"),
     ],

@@ -86,7 +86,7 @@ def train(
     elif resume and run is not None:
         for option, value in (("--data", data), ("--masks", masks), ("--from", weights)):
             if value is not None:
-                refuse(option, "a preset as well, because a run goes on as it began", f"{value}")
+                refuse(option, "a preset as well, because a run goes on as it began", repr(str(value)))
         experiment, found = experiments.reopen(run)
         experiment = config.override(experiment, overrides)
     else:

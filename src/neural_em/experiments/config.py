@@ -12,12 +12,13 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import ModelConfig
+from neural_em.storage.pretrained import lasting_name
 from neural_em.training import TrainingConfig
 from neural_em.training.run_folder import changeable, flat
 
 _SIZES = ("channels", "height", "width")
 _LONGEST_NAME = 100
-_PATHS = ("data.path", "data.masks", "weights")
+_PATHS = {"data.path": 1, "data.masks": 1, "weights": 3}  # how much of them a name tells
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Experiment:
         training: how it is trained.
         data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
         stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
-        weights: what to begin with: a run folder, a weight file or a shipped model; random weights where not given.
+        weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
+            folder or a weight file; random weights where not given.
     """
 
     name: str = "flying-shapes"
@@ -47,15 +49,23 @@ class Experiment:
         frames, steps = self.data.frames, self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
-        for part in self.parts()[1:]:
-            if part.weights is not None:
-                refuse("stages", "no weights after the first, each goes on with the last one's", part.weights)
+        self._check_weights()
+        self.parts()
+
+    def _check_weights(self) -> None:
+        if self.weights is not None:
+            object.__setattr__(self, "weights", lasting_name(self.weights))
+            if self.model.step_size is not None:
+                refuse(
+                    "model.step_size", "none, because the weights to begin with have their own", self.model.step_size
+                )
+        if any(assignment.partition("=")[0].strip() == "weights" for stage in self.stages for assignment in stage):
+            refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
 
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""
         try:
-            alone = replace(self, stages=(), weights=self.weights if number == 0 else None)
-            return configs.override(alone, self.stages[number])
+            return configs.override(replace(self, stages=()), self.stages[number])
         except NeuralEMError as error:
             raise NeuralEMError(f"stages[{number}]: {error}") from None
 
@@ -96,7 +106,7 @@ class Experiment:
         parts = [self.name]
         for key, value in now.items():
             if value != before.get(key) and key not in unnamed:
-                text = str(value).rstrip("/").rpartition("/")[2] if key in _PATHS else str(value)
+                text = "_".join(str(value).rstrip("/").split("/")[-_PATHS.get(key, 0) :])
                 parts.append(re.sub(r"[^A-Za-z0-9.]+", "_", key.rpartition(".")[2] + text))
         name = "-".join(parts)
         if len(name) > _LONGEST_NAME:

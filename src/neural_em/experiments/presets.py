@@ -93,8 +93,7 @@ def build(
     """
     experiment = preset(name)
     if weights is not None:
-        place = os.path.abspath(weights) if os.path.exists(weights) else os.fspath(weights)
-        experiment = replace(experiment, weights=place)
+        experiment = replace(experiment, weights=os.fspath(weights))
     if data is not None:
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
         own: Any = {"path": os.path.abspath(data), "masks": None if masks is None else os.path.abspath(masks)}
@@ -107,5 +106,7 @@ def build(
     changed = {assignment.partition("=")[0].strip() for assignment in overrides}
     if data is not None and "data.objects" in changed:
         refuse("objects", "none, because your own data hold what they hold", "a number of objects")
+    if weights is not None and "weights" in changed:
+        refuse("weights", "one trained model", f"{os.fspath(weights)} and another one")
     kept = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in changed) for stage in experiment.stages)
     return configs.override(replace(experiment, stages=kept), overrides)

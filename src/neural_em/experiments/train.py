@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import refuse
+from neural_em.experiments.begin import first_weights
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.presets import PRESETS
-from neural_em.experiments.runs import find_runs
 from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.storage import load
@@ -70,8 +70,7 @@ def train(
         with stop.listening(), devices.products(settings.precision, here, settings.deterministic):
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
             sized = trainer.sized(experiment, usual)
-            if not path.exists():
-                trainer.first_weights(sized)  # refused before there is a folder
+            trainer.read_first(sized, lambda: any(path.rglob(CHECKPOINTS)))  # refused before anything is written
             return trainer.seeds(sized, path, seeds)
 
 
@@ -97,7 +96,7 @@ class _Trainer:
         self.device, self.stop, self.callbacks, self.data_seed = device, stop, callbacks, data_seed
         self._held: WeakValueDictionary[tuple[DataConfig, str], Dataset] = WeakValueDictionary()
         self._own: Dataset | None = None  # the user's own training data: read once for their size, then trained on
-        self._first: dict[str, Tensor] | None = None
+        self._first: tuple[dict[str, Tensor], str] | None = None  # what all begin with, in the first process
 
     def sized(self, experiment: Experiment, usual: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
@@ -117,20 +116,16 @@ class _Trainer:
             self._held[config, split] = dataset
         return dataset
 
-    def first_weights(self, experiment: Experiment) -> dict[str, Tensor] | None:
-        """The weights to begin with, read once for all runs; none for random ones."""
-        if experiment.weights is not None and self._first is None:
-            found = find_runs([experiment.weights]).runs
-            if len(found) > 1:
-                refuse("weights", "one trained model", f"{len(found)} in {experiment.weights}")
-            given = found[0].load("cpu")
-            self._first = given.state_dict()
-            if _shapes(given) != _shapes(NeuralEM(experiment.model)):
-                wanted, other = (configs.to_dict(each) for each in (experiment.model, given.config))
-                fields = [name for name in wanted if wanted[name] != other[name]]
-                expected, got = (", ".join(f"{name} {each[name]}" for name in fields) for each in (wanted, other))
-                refuse("weights", f"those of a model with {expected}", f"{experiment.weights} with {got}")
-        return self._first
+    def read_first(self, experiment: Experiment, begun: Callable[[], bool]) -> str | None:
+        """Reads the weights to begin with, once for all runs; what to say of them, None for a run without or begun."""
+
+        def look() -> str | None:
+            if begun():
+                return None
+            self._first = self._first or first_weights(experiment)
+            return self._first[1]
+
+        return None if experiment.weights is None else distributed.from_first(look, self.device)
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
@@ -189,15 +184,18 @@ class _Trainer:
                 return finished
             model = NeuralEM(experiment.model, seed=experiment.training.seed)
             model.to(self.device, devices.dtype_of(experiment.training.precision))
-            if weights is None and not checkpoint.found(path / CHECKPOINTS):
-                weights = self.first_weights(experiment)
+            note = None
+            if weights is None:
+                note = self.read_first(experiment, lambda: bool(checkpoint.found(path / CHECKPOINTS)))
+                weights = self._first[0] if note and self._first else None  # the others get them from the first process
             if weights is not None:
                 model.load_state_dict(weights)
             callbacks = self.callbacks if folder is None else (logger(folder), *self.callbacks)
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
             run = Run(model, data, validation, experiment.training, folder, self.stop, callbacks, name)
-            if data.note:
-                run.tell("note", text=f"data: {data.note}")
+            for text in (note, data.note and f"data: {data.note}"):
+                if text:
+                    run.tell("note", text=text)
             return (yield from run.train())
         finally:
             if folder is not None:
@@ -223,7 +221,3 @@ class _Trainer:
             callback("note", {"run": name, "text": f"this run is finished{longer}"})
             callback("stop", {"run": name, "outcome": outcome})
         return outcome
-
-
-def _shapes(model: NeuralEM) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}

@@ -84,11 +84,19 @@ def shipped(name: str) -> Card:
     return _card(name, FOLDER / f"{name}{_SUFFIX}")
 
 
+def lasting_name(name: str | os.PathLike[str]) -> str:
+    """A model's name that means the same from every folder: a shipped one's, or an absolute path."""
+    if not os.fspath(name):
+        refuse("weights", "a shipped model, a run folder or a weight file", repr(os.fspath(name)))
+    path = Path(name).expanduser()
+    return os.fspath(name) if _is_shipped(name, path) else os.path.abspath(path)
+
+
 def find_model(name: str | os.PathLike[str]) -> Card:
     """A model by what a user calls it: a shipped one's name, a run folder (its best weights), or a weight file."""
     path = Path(name).expanduser()
-    if isinstance(name, str) and path.name == name and (FOLDER / f"{name}{_SUFFIX}").is_file():
-        return shipped(name)
+    if _is_shipped(name, path):
+        return shipped(os.fspath(name))
     try:
         there, folder = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
@@ -103,6 +111,10 @@ def find_model(name: str | os.PathLike[str]) -> Card:
         return _card(str(path), path)
     names = ", ".join(sorted(card.stem for card in FOLDER.glob(f"*{_SUFFIX}"))) or "none in this version"
     refuse("model", f"a shipped model ({names}), a run folder or a weight file", repr(os.fspath(name)))
+
+
+def _is_shipped(name: str | os.PathLike[str], path: Path) -> bool:
+    return isinstance(name, str) and path.name == name and (FOLDER / f"{name}{_SUFFIX}").is_file()
 
 
 def _card(name: str, path: Path) -> Card:

@@ -1,0 +1,55 @@
+"""The weights of a trained model that training begins with."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neural_em import config as configs
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.experiments.config import Experiment
+from neural_em.model import ModelConfig, NeuralEM
+from neural_em.storage.pretrained import find_model
+from neural_em.training.run_folder import flat
+
+
+def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
+    """What the experiment, or its first stage, begins with, and what the log should say of it."""
+    source, wanted = experiment.weights or "", experiment.parts()[0].model
+    try:
+        card = find_model(source)
+        model = card.load()
+        digest = hashlib.sha256(card.path.read_bytes()).hexdigest()
+    except (NeuralEMError, OSError) as error:
+        raise NeuralEMError(f"weights: {error}") from None
+    if _shapes(model.config) != _shapes(wanted):
+        expected, got = _in_the_way(wanted, model.config)
+        refuse("weights", f"those of a model with {expected}", f"{source} with {got}")
+    here, there = (dict(flat(configs.to_dict(config))) for config in (wanted, model.config))
+    other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])
+    text = f"begins with the weights of {source} (sha256 {digest[:16]})"
+    return model.state_dict(), f"{text}, which were trained with {other}" if other else text
+
+
+def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in NeuralEM(config).state_dict().items()}
+
+
+def _in_the_way(wanted: ModelConfig, given: ModelConfig) -> tuple[str, str]:
+    """The fields that make other weights, as they are wanted and as they are given."""
+
+    def matters(name: str) -> bool:
+        change: Any = {name: getattr(wanted, name)}
+        try:
+            return _shapes(replace(given, **change)) != _shapes(given)
+        except NeuralEMError:  # not without another change
+            return True
+
+    differing = [each.name for each in fields(wanted) if getattr(wanted, each.name) != getattr(given, each.name)]
+    names = [name for name in differing if matters(name)] or differing
+    expected, got = (", ".join(f"{name} {getattr(config, name)}" for name in names) for config in (wanted, given))
+    return expected, got
