@@ -65,7 +65,7 @@ def writable(path: str | os.PathLike[str]) -> Path:
 
 def existing(path: str | os.PathLike[str]) -> Path:
     """The path, if a file or a folder is there."""
-    found = Path(path).expanduser()
+    found = Path(os.path.expanduser(path))
     try:
         mode = found.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

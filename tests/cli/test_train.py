@@ -231,6 +231,8 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["--run", "somewhere"], "nem train: expected a preset"),
         (["--resume", "--run", "here", "--from", "flying-shapes"], "--from: expected a preset as well"),
         (["flying-shapes", "--from", "flying-shape"], "weights: model: expected a shipped model (flying-mnist, "),
+        (["flying-shapes", "--from", "~nobody-of-that-name/run"], "weights: model: expected a shipped model"),
+        (["flying-shapes", "--data", "~nobody-of-that-name/clips"], "~nobody-of-that-name/clips"),
         (["flying-shapes", "--from", "flying-mnist"], "weights: expected those of a model with height 28, width 28"),
         (["flying-mnist", "--set", "data.mnist=/no/such/folder"], "/no/such/folder"),
     ],

@@ -64,7 +64,7 @@ def load_split(
 
 def divided(path: str | os.PathLike[str]) -> bool:
     """Whether a file or folder of the user's is itself divided into training, validation and test."""
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     return all((place / name).is_dir() for name in SPLITS) if place.is_dir() else place.is_file() and is_hdf5(place)
 
 

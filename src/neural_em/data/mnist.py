@@ -46,7 +46,7 @@ def load_images(part: Part, folder: str | os.PathLike[str] | None = None) -> NDA
 def cache_folder() -> Path:
     """Where downloaded digits are kept: ``$XDG_CACHE_HOME/nem/mnist`` or ``~/.cache/nem/mnist``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "nem" / "mnist"
+    return Path(os.path.expanduser(base)) / "nem" / "mnist"
 
 
 def read_idx_images(path: str | os.PathLike[str]) -> NDArray[np.uint8]:

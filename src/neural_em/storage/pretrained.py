@@ -88,13 +88,13 @@ def lasting_name(name: str | os.PathLike[str]) -> str:
     """A model's name that means the same from every folder: a shipped one's, or an absolute path."""
     if not os.fspath(name):
         refuse("weights", "a shipped model, a run folder or a weight file", repr(os.fspath(name)))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     return os.fspath(name) if _is_shipped(name, path) else os.path.abspath(path)
 
 
 def find_model(name: str | os.PathLike[str]) -> Card:
     """A model by what a user calls it: a shipped one's name, a run folder (its best weights), or a weight file."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if _is_shipped(name, path):
         return shipped(os.fspath(name))
     try:
