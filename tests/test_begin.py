@@ -56,6 +56,7 @@ def test_a_shipped_models_name_means_the_shipped_model(tmp_path: Path, monkeypat
     weights, note = first_weights(build("flying-shapes", weights="flying-shapes"))
     assert same(weights, neural_em.pretrained("flying-shapes").state_dict())
     assert note.startswith("begins with the weights of flying-shapes (sha256 ")
+    assert note.endswith("which were trained with components 5 (here 3)")
 
 
 def test_weights_that_cannot_be_begun_with(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from neural_em.training.run_folder import flat
 
 def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     """What the experiment, or its first stage, begins with, and what the log should say of it."""
-    source, wanted = experiment.weights or "", experiment.parts()[0].model
+    source, first = experiment.weights or "", experiment.parts()[0]
+    wanted = first.model
     try:
         card = find_model(source)
         model = card.load()
@@ -30,6 +31,8 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
         expected, got = _in_the_way(wanted, model.config)
         refuse("weights", f"those of a model with {expected}", f"{source} with {got}")
     here, there = (dict(flat(configs.to_dict(config))) for config in (wanted, model.config))
+    here["components"] = first.training.components
+    there["components"] = card.components or here["components"]  # a file need not tell
     other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])
     text = f"begins with the weights of {source} (sha256 {digest[:16]})"
     return model.state_dict(), f"{text}, which were trained with {other}" if other else text
