@@ -41,7 +41,7 @@ def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path, monkeyp
     assert outcome.summary()["epochs"] == 2
     Path("empty").mkdir()
     for folder in ("empty", "new"):
-        with pytest.raises(NeuralEMError, match=r"weights: .*expected .* a run folder or a weight file, got .*first"):
+        with pytest.raises(NeuralEMError, match=r"model: expected .* a run folder or a weight file, got .*first"):
             train(build("flying-shapes", TINY, weights="first"), folder, device="cpu", quiet=True)
     assert not Path("new").exists()
     assert not any(Path("empty").iterdir())
@@ -65,7 +65,7 @@ def test_weights_that_cannot_be_begun_with(tmp_path: Path) -> None:
     one, run = tmp_path / "two" / "seed-0", tmp_path / "run"
     sizes = "stages=[[model.theta_size=6], [model.theta_size=6]]"
     for overrides, weights, message in (
-        ([], tmp_path / "two", "weights: .*two: expected a run folder with its weights, got a folder of runs: seed-0"),
+        ([], tmp_path / "two", "two: expected a run folder with its weights, got a folder of runs: seed-0"),
         (["model.theta_size=6", "model.inter_weight=0.5"], one, "with theta_size 6, got .*seed-0 with theta_size 5$"),
         ([sizes], one, "with theta_size 6, got .*seed-0 with theta_size 5$"),
         (["model.m_step=gradient"], one, "with m_step gradient, got .*seed-0 with m_step recurrent$"),

@@ -1,8 +1,9 @@
-"""Writing files whole or not at all, and saying what is wrong with files that cannot be read."""
+"""Files: written whole or not at all, found, compared, and refused in words where they cannot be read."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -63,9 +64,22 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def checksum(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, which tells one content from another."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise NeuralEMError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def from_home(path: str | os.PathLike[str]) -> Path:
+    """The path with ``~`` as the home folder; as it stands where nobody has that one (`Path.expanduser` raises)."""
+    return Path(os.path.expanduser(path))
+
+
 def existing(path: str | os.PathLike[str]) -> Path:
     """The path, if a file or a folder is there."""
-    found = Path(os.path.expanduser(path))
+    found = from_home(path)
     try:
         mode = found.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

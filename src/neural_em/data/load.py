@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import torch
 
@@ -16,7 +15,7 @@ from neural_em.data.own import load_own
 from neural_em.data.scenes import Scenes
 from neural_em.data.shapes import shape_scenes
 from neural_em.errors import refuse, unknown
-from neural_em.files import existing
+from neural_em.files import existing, from_home
 
 # what makes the sequences of each generated kind
 GENERATORS: Mapping[str, Callable[[DataConfig, Split, int, torch.device | str], Scenes]] = {
@@ -64,7 +63,7 @@ def load_split(
 
 def divided(path: str | os.PathLike[str]) -> bool:
     """Whether a file or folder of the user's is itself divided into training, validation and test."""
-    place = Path(os.path.expanduser(path))
+    place = from_home(path)
     return all((place / name).is_dir() for name in SPLITS) if place.is_dir() else place.is_file() and is_hdf5(place)
 
 

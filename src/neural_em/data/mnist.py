@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import existing
+from neural_em.files import existing, from_home
 
 Part = Literal["train", "t10k"]
 
@@ -46,7 +46,7 @@ def load_images(part: Part, folder: str | os.PathLike[str] | None = None) -> NDA
 def cache_folder() -> Path:
     """Where downloaded digits are kept: ``$XDG_CACHE_HOME/nem/mnist`` or ``~/.cache/nem/mnist``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "nem" / "mnist"
+    return from_home(base) / "nem" / "mnist"
 
 
 def read_idx_images(path: str | os.PathLike[str]) -> NDArray[np.uint8]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.config import Experiment
+from neural_em.files import checksum
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage.pretrained import find_model
 from neural_em.training.run_folder import flat
@@ -21,12 +21,8 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     """What the experiment, or its first stage, begins with, and what the log should say of it."""
     source, first = experiment.weights or "", experiment.parts()[0]
     wanted = first.model
-    try:
-        card = find_model(source)
-        model = card.load()
-        digest = hashlib.sha256(card.path.read_bytes()).hexdigest()
-    except (NeuralEMError, OSError) as error:
-        raise NeuralEMError(f"weights: {error}") from None
+    card = find_model(source)
+    model = card.load()
     if _shapes(model.config) != _shapes(wanted):
         expected, got = _in_the_way(wanted, model.config)
         refuse("weights", f"those of a model with {expected}", f"{source} with {got}")
@@ -34,7 +30,7 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     here["components"] = first.training.components
     there["components"] = card.components or here["components"]  # a file need not tell
     other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])
-    text = f"begins with the weights of {source} (sha256 {digest[:16]})"
+    text = f"begins with the weights of {source} (sha256 {checksum(card.path)[:16]})"
     return model.state_dict(), f"{text}, which were trained with {other}" if other else text
 
 

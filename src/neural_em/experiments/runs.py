@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.logs import environments, read_metrics, read_summary, sub_folders
 from neural_em.experiments.presets import preset as preset_named
+from neural_em.files import checksum
 from neural_em.model import NeuralEM
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
@@ -70,12 +70,7 @@ class TrainedRun:
 
     def fingerprint(self) -> str | None:
         """Tells one content of the weight file from another."""
-        if self.weights is None:
-            return None
-        try:
-            return hashlib.sha256(self.weights.read_bytes()).hexdigest()
-        except OSError as error:
-            raise NeuralEMError(f"{self.weights}: cannot be read: {error.strerror or error}") from None
+        return None if self.weights is None else checksum(self.weights)
 
 
 @dataclass
@@ -217,7 +212,7 @@ def _exchanged(file: Path, folder: Path) -> str:
     written = summary.get("sha256", {}).get(file.name)
     if written is None or summary.get("stopped") is None:  # a run that goes on may have written newer ones just now
         return ""
-    if hashlib.sha256(file.read_bytes()).hexdigest() == written:
+    if checksum(file) == written:
         return ""
     return f"{file.name} is not the file that this run wrote"
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.files import from_home
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage.weights import load, read
 
@@ -88,15 +89,14 @@ def lasting_name(name: str | os.PathLike[str]) -> str:
     """A model's name that means the same from every folder: a shipped one's, or an absolute path."""
     if not os.fspath(name):
         refuse("weights", "a shipped model, a run folder or a weight file", repr(os.fspath(name)))
-    path = Path(os.path.expanduser(name))
-    return os.fspath(name) if _is_shipped(name, path) else os.path.abspath(path)
+    return os.fspath(name) if _is_shipped(name) else os.path.abspath(from_home(name))
 
 
 def find_model(name: str | os.PathLike[str]) -> Card:
     """A model by what a user calls it: a shipped one's name, a run folder (its best weights), or a weight file."""
-    path = Path(os.path.expanduser(name))
-    if _is_shipped(name, path):
+    if _is_shipped(name):
         return shipped(os.fspath(name))
+    path = from_home(name)
     try:
         there, folder = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
@@ -113,8 +113,8 @@ def find_model(name: str | os.PathLike[str]) -> Card:
     refuse("model", f"a shipped model ({names}), a run folder or a weight file", repr(os.fspath(name)))
 
 
-def _is_shipped(name: str | os.PathLike[str], path: Path) -> bool:
-    return isinstance(name, str) and path.name == name and (FOLDER / f"{name}{_SUFFIX}").is_file()
+def _is_shipped(name: str | os.PathLike[str]) -> bool:
+    return isinstance(name, str) and Path(name).name == name and (FOLDER / f"{name}{_SUFFIX}").is_file()
 
 
 def _card(name: str, path: Path) -> Card:

@@ -7,7 +7,6 @@ where a kill came between. The writing is done by a second thread, one task afte
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import checksum
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage import save
 from neural_em.storage import weights as stored
@@ -156,7 +156,7 @@ class Keeper:
     def _write_summary(self, progress: Progress, stopped: str | None = None, problem: str | None = None) -> None:
         """With the sums of the weight files, so that others put in their place are noticed."""
         files = {name: self.folder.path / name for name in (BEST, LAST)}
-        sums = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+        sums = {name: checksum(path) for name, path in files.items() if path.is_file()}
         self.folder.write_summary({**summarise(progress, stopped, problem), "sha256": sums})
 
     def _model(self, tensors: dict[str, Tensor]) -> NeuralEM:
