@@ -11,7 +11,7 @@ import neural_em
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import build, train
 from neural_em.experiments.begin import first_weights
-from tests.test_experiments import TINY, best_weights, same
+from tests.tiny import TINY, best_weights, same
 
 
 def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:

@@ -16,14 +16,7 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build, preset, reopen, run_path, train
 from neural_em.experiments.presets import ABOUT
-from neural_em.storage.weights import read
-
-TINY = [
-    "data.frames=4", "data.height=8", "data.width=14", "data.objects=2", "data.train_size=32",
-    "data.validation_size=10", "model.theta_size=5", "model.convolutions=[3]", "model.hidden=7",
-    "training.batch_size=8", "training.components=2", "training.epochs=2", "training.engine=plain",
-    "training.tensorboard=false",
-]  # fmt: skip
+from tests.tiny import TINY, best_weights, same
 
 
 @pytest.fixture(autouse=True)
@@ -124,14 +117,6 @@ def test_a_size_that_does_not_fit_the_data_is_refused() -> None:
     with pytest.raises(NeuralEMError, match=r"model\.height: expected 28, as the data have it, got 30"):
         train(experiment, device="cpu", quiet=True)
     assert build("flying-shapes", ["data.height=40"]).for_frames((21, 1, 40, 28)).model.height == 40
-
-
-def best_weights(path: Path) -> dict[str, torch.Tensor]:
-    return read(path / "best.safetensors")[2]
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:

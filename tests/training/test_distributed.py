@@ -67,6 +67,25 @@ def test_two_processes_follow_one(tmp_path: Path) -> None:
         assert one[field] == pytest.approx(two[field], rel=1e-9)
 
 
+def test_only_the_first_process_reads_the_weights_to_begin_with(tmp_path: Path) -> None:
+    """The other one has another home folder, without them, and gets them all the same."""
+    options = ["--precision", "float64", "--train-size", "14", "--run-dir"]
+    _run(1, 0, *options, str(tmp_path / "home" / "first"))
+    _run(1, 0, *options, str(tmp_path / "one"), "--from", str(tmp_path / "home" / "first"))
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os
+os.environ["HOME"] = {str(tmp_path / "home")!r} if os.environ["RANK"] == "0" else "/nowhere"
+from neural_em.cli.app import main
+main()
+""")
+    arguments = [*OPTIONS, *options, str(tmp_path / "two"), "--from", "~/first"]
+    done = subprocess.run([*TORCHRUN, str(_free_port()), str(program), *arguments], capture_output=True, text=True,
+                          env=_environment(), timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert _distance(tmp_path / "one", tmp_path / "two") < 1e-9
+
+
 def test_no_thread_of_the_group_is_left(tmp_path: Path) -> None:
     """Such a thread may free a tensor while the interpreter ends, which aborts the process."""
     script = tmp_path / "join.py"
