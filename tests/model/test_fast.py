@@ -97,6 +97,21 @@ def test_layers_it_does_not_know_stay_as_they_are():
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("deeper", [{"hidden": 12}, {"convolutions": (2, 2)}, {"layer_norm": True, "hidden": 12}])
+def test_the_gradient_step_through_a_deeper_decoder(deeper):
+    """Its step is a gradient itself, so that training differentiates the decoder twice."""
+    sizes = {"height": 8, "width": 8, "theta_size": 6, "convolutions": (), "hidden": 0}
+    model = NeuralEM(ModelConfig(m_step="gradient", **(sizes | deeper)), seed=1).double()
+    x = torch.rand(4, 2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).round()
+    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2)))
+    losses = [twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).loss for twin in (model, accelerate(model))]
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+    torch.testing.assert_close(losses[1], losses[0])
+    for ours, theirs in zip(gradients[1], gradients[0], strict=True):
+        assert theirs.abs().max() > 0
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_joins_without_a_copy_only_what_lies_together():
     rows = Rows(3)
     like = torch.zeros(1)

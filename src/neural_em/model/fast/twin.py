@@ -30,12 +30,10 @@ from neural_em.model.networks import Activation, Convolution, Dense, UpConvoluti
 
 
 class FastGradientMStep(GradientMStep):
-    """N-EM with the closed form of the pullback where the decoder is the paper's single layer."""
+    """N-EM with the closed form of the pullback through the paper's decoder, a single layer."""
 
     def pullback(self, theta: Tensor, delta: Tensor) -> Tensor:
-        """s(theta) (1 - s(theta)) * W^T delta, or the general product through a deeper decoder."""
-        if self.decoder.convolutions or len(self.decoder.dense) > 1:
-            return super().pullback(theta, delta)
+        """s(theta) (1 - s(theta)) * W^T delta."""
         s = torch.sigmoid(theta)
         delta = delta.permute(0, 2, 3, 1).flatten(1)
         return s * (1 - s) * (delta @ self.decoder.dense.get_parameter("0.weight"))
@@ -56,12 +54,15 @@ class FastNeuralEM(NeuralEM):
         self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
         self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
         self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
+        if isinstance(self.m_step, GradientMStep):
+            decoder = self.m_step.decoder
+            if decoder.convolutions or len(decoder.dense) > 1:
+                return  # its pullback is differentiated twice, which only the plain layers can be
+            self.m_step.__class__ = FastGradientMStep
         replace(self, self.kernels)
         for module in self.modules():
             if isinstance(module, Linear) and dtype is not None and self.kernels:
                 module.dtype = dtype
-        if isinstance(self.m_step, GradientMStep):
-            self.m_step.__class__ = FastGradientMStep
 
     def prepare(self, steps: int = 1) -> None:
         """Makes the layers' parameters ready for so many steps; again after they have changed."""
