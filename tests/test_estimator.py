@@ -93,6 +93,13 @@ def known(**parameters: Any) -> NeuralEMClustering:
     return NeuralEMClustering.from_model(known_model(), n_components=2, device="cpu", **parameters)
 
 
+def test_a_number_of_components_that_was_counted_in_an_array(fitted: NeuralEMClustering) -> None:
+    x, groups = samples(3)
+    counted = NeuralEMClustering.from_model(fitted.model_, n_components=groups.max(), device="cpu", random_state=0)
+    plain = NeuralEMClustering.from_model(fitted.model_, n_components=int(groups.max()), device="cpu", random_state=0)
+    assert np.array_equal(counted.predict(x), plain.predict(x))
+
+
 def test_a_model_that_knows_the_answer() -> None:
     x = np.broadcast_to(BARS, (7, 3, 1, 6, 6)).copy()
     x[1:, :, :, 2, 0] = np.arange(1, 7).reshape(6, 1, 1) / 100  # samples that differ, and so their starts

@@ -241,7 +241,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     def _batches(self, frames: NDArray[np.float32]) -> Iterator[_Inferred]:
         N, T, C, H, W = frames.shape
         model, like = accelerate(self.model_), next(self.model_.parameters())
-        most = max(1, _NUMBERS // (self.n_components * T * C * H * W))
+        most = max(1, _NUMBERS // (int(self.n_components) * T * C * H * W))
         for first in range(0, N, most):
             part = frames[first : first + most]
             with torch.inference_mode():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from neural_em import randomness
 from neural_em.data.dataset import MemoryDataset
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
+from neural_em.evaluation.results import read_json, write_json
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.em import Info, State
 
@@ -93,6 +95,15 @@ def test_a_perfect_segmentation_scores_one() -> None:
     assert (result.sequences, result.steps, result.has_groups) == (7, 5, True)
     assert all(result.curves[name].mean == (1.0,) * 5 for name in SCORES)
     assert result.curves["ari"].count == (7,) * 5
+
+
+def test_a_number_of_components_that_was_counted_in_an_array(tmp_path: Path) -> None:
+    data = sequences(4)
+    counted = EvaluationConfig(components=np.uint8(3), steps=np.int64(4), batch_size=2)
+    result = evaluate(Perfect(), data, counted)
+    assert result == evaluate(Perfect(), data, EvaluationConfig(components=3, steps=4, batch_size=2))
+    write_json(result, tmp_path / "result.json")
+    assert read_json(tmp_path / "result.json") == result
 
 
 def test_a_random_segmentation_scores_zero_within_error() -> None:

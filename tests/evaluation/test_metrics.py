@@ -127,7 +127,7 @@ def test_images_and_flat_pixels_and_types_score_alike() -> None:
     rng = np.random.default_rng(4)
     true, found = rng.integers(0, 5, (6, 28, 28)), rng.integers(0, 4, (6, 28, 28))
     expected = ours(true.reshape(6, -1), found.reshape(6, -1))
-    for kind in (np.uint8, np.int16, np.int32):
+    for kind in (np.uint8, np.int16, np.int32, np.uint16, np.uint32, np.uint64):
         np.testing.assert_array_equal(ours(true.astype(kind), found.astype(kind)), expected)
 
 

@@ -38,10 +38,10 @@ def check_maps(groups: Tensor, assignment: Tensor) -> Maps:
         refuse("assignment", f"the shape of groups, {tuple(groups.shape)}", tuple(assignment.shape))
     if groups.device != assignment.device:
         refuse("assignment", f"a tensor on the device of groups, {groups.device}", assignment.device)
-    groups, assignment = groups.flatten(1), assignment.flatten(1)
+    groups, assignment = _ordinary(groups.flatten(1)), _ordinary(assignment.flatten(1))
     if groups.numel() == 0:
         return Maps(groups, assignment, 0, 0)
-    limits = [limit.to(torch.int64) for labels in (groups, assignment) for limit in _extremes(labels)]
+    limits = [limit.to(torch.int64) for labels in (groups, assignment) for limit in torch.aminmax(labels)]
     group_low, group_high, low, high = torch.stack(limits).tolist()  # the one wait for the device
     for name, least, largest in (("groups", group_low, group_high), ("assignment", low, high)):
         if least < 0 or largest > LARGEST_LABEL:
@@ -68,11 +68,11 @@ def tables(maps: Maps, keep_groups: bool = False) -> Iterator[Tensor]:
         yield _count(part, other, G, K)[:, 1:]
 
 
-def _extremes(labels: Tensor) -> tuple[Tensor, Tensor]:
+def _ordinary(labels: Tensor) -> Tensor:
+    """Labels of a type that PyTorch can compare and count."""
     if labels.dtype is torch.bool:
-        labels = labels.to(torch.uint8)
-    low, high = torch.aminmax(labels)
-    return low, high
+        return labels.to(torch.uint8)
+    return labels.to(torch.int64) if labels.dtype in (torch.uint16, torch.uint32, torch.uint64) else labels
 
 
 def _count(groups: Tensor, assignment: Tensor, G: int, K: int) -> Tensor:

@@ -56,7 +56,8 @@ class EvaluationConfig:
         """Refuses numbers that cannot be."""
         for name, most in LIMITS.items():
             if getattr(self, name) is not None or name not in ("steps", "limit"):
-                check_integer(name, getattr(self, name), 1, most)
+                # Python's own integer, whatever came
+                object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             refuse("seed", "an integer", repr(self.seed))
 

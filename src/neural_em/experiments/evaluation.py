@@ -75,7 +75,7 @@ class Evaluation:
             unknown("split", self.split, parts)
         for name, most in {**LIMITS, "objects": MAX_OBJECTS, "size": LIMITS["limit"]}.items():
             if getattr(self, name, None) is not None:
-                check_integer(name, getattr(self, name), 1, most)
+                object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
         for change in self.changes:
