@@ -10,6 +10,7 @@ from PIL import Image
 
 from neural_em import NeuralEMError
 from neural_em.data.dataset import MemoryDataset, StreamingDataset
+from neural_em.data.sources import ArraySource
 from tests.data.own_frames import counted, everything, load, numbers, save
 
 RNG = np.random.default_rng(0)
@@ -120,6 +121,22 @@ def test_deep_and_shallow_images_mix(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 5), 40000, np.uint16)).save(tmp_path / "images" / "last.png")
     frames, _ = everything(load(tmp_path / "images"))
     assert np.array_equal(frames[0, :, 0, 0, 0], np.array([0, 1 / 255, 40000 / 65535], np.float32))
+
+
+def test_the_pages_of_a_deep_tiff_keep_their_values(tmp_path: Path) -> None:
+    values = np.array([0, 20000, 65535], np.uint16)
+    pages = [Image.fromarray(np.full((4, 5), value, np.uint16)) for value in values]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    data = load(tmp_path / "a.tif")
+    assert data.shape == (3, 1, 4, 5)
+    assert np.array_equal(everything(data)[0][:, 0, 0, 0, 0], values / np.float32(65535))
+
+
+def test_a_frame_deeper_than_its_file_said_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", counted(3) / 255)
+    monkeypatch.setattr(ArraySource, "deep", property(lambda _: False, lambda *_: None), raising=False)
+    with pytest.raises(NeuralEMError, match=r"a\.npy: frame 0: expected 8 bits a pixel.*got float"):
+        load(tmp_path / "a.npy")
 
 
 def test_many_clips_are_read_in_reasonable_time(tmp_path: Path) -> None:

@@ -66,33 +66,6 @@ def test_other_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
     assert open_source(tmp_path).length == 5
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
-def test_every_kind_of_picture_has_one_or_three_channels(mode: str, tmp_path: Path) -> None:
-    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
-    Image.fromarray(COLOUR[0]).convert(mode).save(path)
-    source = open_source(path)
-    (frame,) = source
-    assert frame.dtype == np.uint8
-    assert frame.shape == (12, 16, 1 if mode in ("1", "L", "LA") else 3)
-    assert source.colour == (frame.shape[2] == 3)
-
-
-def test_sixteen_bits_are_kept(tmp_path: Path) -> None:
-    values = np.array([[0, 1, 40000, 65535]], np.uint16)
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    (frame,) = open_source(tmp_path / "deep.png")
-    assert frame.dtype == np.float32
-    assert np.array_equal(frame[..., 0], (values / np.float32(65535)).astype(np.float32))
-
-
-def test_photographs_are_turned_upright(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotated by a quarter
-    Image.fromarray(COLOUR[0]).save(tmp_path / "a.jpg", exif=exif)
-    (frame,) = open_source(tmp_path / "a.jpg")
-    assert frame.shape == (16, 12, 3)
-
-
 def test_a_gif(tmp_path: Path) -> None:
     frames = [Image.fromarray(np.full((6, 8, 3), 50 * n, np.uint8)) for n in range(4)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=100)

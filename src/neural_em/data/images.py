@@ -69,6 +69,18 @@ def describe(path: Path) -> tuple[bool, bool]:
         return image.mode not in _GREY, image.mode in _DEEP
 
 
+def describe_frames(image: Image.Image) -> tuple[bool, bool]:
+    """The same of any frame of an opened file with several."""
+    modes = {image.mode}
+    if image.format == "GIF":  # has colours to choose from, whatever its first frame chooses
+        modes = {"P"}
+    if image.format == "TIFF":  # the only one whose frames may differ
+        for number in range(getattr(image, "n_frames", 1)):
+            image.seek(number)
+            modes.add(image.mode)
+    return not modes <= _GREY, bool(modes & _DEEP)
+
+
 def is_animated(path: Path) -> bool:
     """Whether an image file has several frames."""
     with opened(path) as image:

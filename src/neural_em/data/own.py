@@ -21,7 +21,7 @@ from torch import Tensor
 
 from neural_em.data.config import SPLITS, DataConfig, Part
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.fitting import Fitting
+from neural_em.data.fitting import Fitting, unit
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import ImageSource, Source, open_clips
 from neural_em.errors import NeuralEMError, refuse
@@ -146,7 +146,7 @@ class _Filling:
             for position, frame in zip(wanted, clip.take(wanted), strict=True):
                 here = rows[(firsts[rows] <= position) & (position < firsts[rows] + self.frames)]
                 fitted = self.fitting.frame(frame, clip.frame_name(position))
-                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype)
+                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype, clip.frame_name(position))
                 if groups is not None:
                     groups[here, position - firsts[here]] = self._labels(number, position, frame.shape[:2])
 
@@ -161,8 +161,13 @@ class _Filling:
         return self.fitting.labels(labels, name)
 
 
-def _stored(frame: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    return frame.astype(np.float32) / np.float32(255) if kind != np.uint8 and frame.dtype == np.uint8 else frame
+def _stored(frame: NDArray[Any], kind: np.dtype[Any], name: str) -> NDArray[Any]:
+    """The frame as the array has it; numbers up to 1 would all be cut to 0 in an array of bytes."""
+    if kind != np.uint8:
+        return unit(frame)
+    if frame.dtype != np.uint8:
+        refuse(name, "8 bits a pixel, as its file said before", frame.dtype)
+    return frame
 
 
 class _ArrayReader:

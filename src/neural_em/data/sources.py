@@ -99,11 +99,12 @@ class AnimationSource(Source):
     """A GIF, or another image file with several frames."""
 
     def __init__(self, path: Path) -> None:
-        """Counts the frames."""
-        self.name, self.colour, self._path = str(path), True, path
+        """Counts the frames and reads their headers."""
+        self.name, self._path = str(path), path
         with images.opened(path) as image:
             self.length = self._frames = int(getattr(image, "n_frames", 1))
             duration = image.info.get("duration")
+            self.colour, self.deep = images.describe_frames(image)
         self.fps = 1000 / duration if isinstance(duration, int | float) and duration > 0 else None
 
     def __iter__(self) -> Iterator[Frame]:
