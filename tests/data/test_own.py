@@ -35,6 +35,45 @@ def test_sequences_are_dealt_out_in_tens(tmp_path: Path) -> None:
     assert sorted(dealt["training"] + dealt["validation"] + dealt["test"]) == list(range(30))
 
 
+OVERLAPPING = [([60], 10, 2), ([200], 10, 1), ([207], 10, 3), ([33, 64, 12], 4, 3), ([30], 10, 1), ([9] * 12, 5, 1)]
+
+
+@pytest.mark.parametrize(("lengths", "frames", "stride"), OVERLAPPING)
+def test_windows_of_different_splits_share_no_frame(
+    lengths: list[int], frames: int, stride: int, tmp_path: Path
+) -> None:
+    (tmp_path / "clips").mkdir()
+    for number, each in enumerate(np.split(counted(sum(lengths)), np.cumsum(lengths)[:-1])):
+        np.save(tmp_path / "clips" / f"{number}.npy", each)
+    seen = []
+    for split in ("training", "validation", "test"):
+        data = load(tmp_path / "clips", split, frames=frames, stride=stride)
+        windows = numbers(everything(data)[0])
+        assert data.note == ""
+        assert all(window == list(range(window[0], window[0] + frames)) for window in windows)
+        assert windows
+        seen.append({number for window in windows for number in window})
+    assert sum(map(len, seen)) == len(set.union(*seen))
+    assert len(seen[0]) >= max(map(len, seen[1:]))
+
+
+def test_overlapping_windows_begin_anew_in_every_stretch(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", counted(33))
+    firsts = {
+        split: [window[0] for window in numbers(everything(load(tmp_path / "a.npy", split, frames=5, stride=2))[0])]
+        for split in ("training", "validation", "test")
+    }
+    # six stretches of 5 frames: four for training, one for validation, one and the 3 that are left for test
+    assert firsts == {"training": [0, 2, 4, 6, 8, 10, 12, 14], "validation": [20], "test": [25, 27]}
+
+
+def test_a_clip_too_short_to_be_divided_is_in_every_split_and_a_note_says_so(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", counted(29))
+    data = load(tmp_path / "a.npy", "test", frames=10, stride=1)
+    assert len(data) == 20
+    assert "share no frame" in data.note
+
+
 def test_few_sequences_are_in_every_split_and_a_note_says_so(tmp_path: Path) -> None:
     save(tmp_path / "images", counted(9))
     for split in ("training", "validation", "test"):

@@ -58,7 +58,8 @@ class DataConfig:
         channels: of the user's own frames: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
         fit: how they come to height x width: ``resize`` stretches them, ``crop`` cuts out the centre, ``crop-resize``
             cuts them to shape and resizes that, ``none`` refuses others.
-        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``.
+        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
+            different splits share no frame, however small it is.
         train_size: training sequences.
         validation_size: the paper has 10,000 and validates on the first 1,000.
         test_size: test sequences.

@@ -2,7 +2,8 @@
 
 Clips longer than a sequence are cut into windows. Where the folder has no subfolders ``training``, ``validation`` and
 ``test``, sequences are dealt out in tens: eight to training, the ninth to validation, the tenth to test; fewer than
-ten are used whole in every split, and the data set's note says so. The part ``all`` is everything, undivided.
+ten are used whole in every split, and the data set's note says so. Where windows overlap, stretches of the clips are
+dealt out so, and windows are cut from each stretch. The part ``all`` is everything, undivided.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import SPLITS, DataConfig, Part
+from neural_em.data.config import SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.data.fitting import Fitting, unit
 from neural_em.data.masks import Masks, open_masks
@@ -30,6 +32,7 @@ from neural_em.files import existing
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
 _ALL_SPLITS = "fewer than 10 sequences: training, validation and test are the same ones"
+_NONE_APART = "too short for sequences that share no frame: training, validation and test are the same ones"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def load_own(
     if split == "all":
         note = _left_over(windows, lengths, frames)
     elif not divided:
-        windows, note = _deal(windows, split)
+        windows, note = _deal(windows, split, lengths, frames, config.stride or frames)
     windows = windows[:size]
     fitting = _fitting(config, clips)
     return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
@@ -91,11 +94,32 @@ def _left_over(windows: Sequence[_Window], lengths: Sequence[int], frames: int) 
     return f"{left} frames at the end of clips do not fill a sequence of {frames}" if left else ""
 
 
-def _deal(windows: list[_Window], split: Part) -> tuple[list[_Window], str]:
+def _deal(
+    windows: list[_Window], split: Part, lengths: Sequence[int], frames: int, stride: int
+) -> tuple[list[_Window], str]:
+    """The windows of a split, none of which shares a frame with one of another split, and what is to be said."""
     if len(windows) < _FEWEST:
         return windows, _ALL_SPLITS
-    places = {"training": range(8), "validation": (8,), "test": (9,)}[split]
-    return [window for number, window in enumerate(windows) if number % 10 in places], ""
+    if stride >= frames:
+        return [window for number, window in enumerate(windows) if _share(number, _FEWEST) == split], ""
+    apart = [_Window(clip, first) for clip, n in enumerate(lengths) for first in range(0, n - frames + 1, frames)]
+    if len(apart) < len(SPLITS):
+        return windows, _NONE_APART
+    shares = [_share(number, min(len(apart), _FEWEST)) for number in range(len(apart))]
+    dealt = []
+    for (clip, share), stretch in groupby(zip(apart, shares, strict=True), lambda each: (each[0].clip, each[1])):
+        firsts = [window.first for window, _ in stretch]
+        end = firsts[-1] + frames
+        end = end if lengths[clip] - end >= frames else lengths[clip]  # what is left of the clip belongs to its last
+        if share == split:
+            dealt += [_Window(clip, first) for first in range(firsts[0], end - frames + 1, stride)]
+    return dealt, ""
+
+
+def _share(number: int, count: int) -> Split:
+    """Whose a sequence is: of every ``count`` the last is for test, the one before for validation."""
+    places: dict[int, Split] = {count - 2: "validation", count - 1: "test"}
+    return places.get(number % count, "training")
 
 
 def _fitting(config: DataConfig, clips: Sequence[Source]) -> Fitting:
