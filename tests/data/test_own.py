@@ -89,6 +89,32 @@ def test_folders_named_after_the_splits_are_used_as_they_are(tmp_path: Path) -> 
     assert load(tmp_path / "images", "test").note == ""
 
 
+def test_the_length_of_the_training_sequences_is_everyone_s(tmp_path: Path) -> None:
+    for place, length in {"training/a": 6, "training/b": 7, "validation/c": 6, "test/d": 8, "test/e": 12}.items():
+        save(tmp_path / "clips" / place, counted(length))
+    loaded = [load(tmp_path / "clips", split) for split in ("training", "validation", "test")]
+    assert [(len(data), data.shape[0]) for data in loaded] == [(2, 6), (1, 6), (3, 6)]
+    save(tmp_path / "clips" / "test" / "f", counted(4))
+    with pytest.raises(NeuralEMError, match=r"f: expected at least 6 frames, the length of a sequence, got 4"):
+        load(tmp_path / "clips", "test")
+    assert load(tmp_path / "clips", "test", frames=4).shape[0] == 4
+
+
+def test_the_channels_and_the_size_of_the_training_frames_are_everyone_s(tmp_path: Path) -> None:
+    save(tmp_path / "images" / "training", np.zeros((2, 4, 5, 3), np.uint8))
+    save(tmp_path / "images" / "validation", counted(2))
+    save(tmp_path / "images" / "test", counted(2, 6, 6))
+    assert load(tmp_path / "images", "validation").shape == (1, 3, 4, 5)
+    with pytest.raises(NeuralEMError, match="expected 4 x 5 pixels"):
+        load(tmp_path / "images", "test")
+
+
+def test_one_frame_folder_is_a_clip(tmp_path: Path) -> None:
+    save(tmp_path / "clips" / "a", counted(6))
+    assert load(tmp_path / "clips").shape[0] == 6
+    assert load(tmp_path / "clips" / "a").shape[0] == 1
+
+
 def test_a_long_clip_becomes_windows(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", counted(50) + 100)
     data = load(tmp_path / "a.npy")

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from neural_em.data.config import SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.data.fitting import Fitting, unit
 from neural_em.data.masks import Masks, open_masks
-from neural_em.data.sources import ImageSource, Source, open_clips
+from neural_em.data.sources import Source, open_clips
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import existing
 
@@ -51,7 +51,10 @@ def load_own(
     clips = open_clips(path, leave_out=masks_path)
     masks = open_masks(path, masks_path, clips)
     lengths = [clip.count() for clip in clips]
-    frames = config.frames or _usual_frames(clips, lengths)
+    chosen = None not in (config.frames, config.height, config.width) and config.channels != "auto"
+    other = divided and split != "training" and not chosen
+    training = open_clips(*_places(config, "training")[:2]) if other else clips  # which decide for all splits
+    frames = config.frames or _usual_frames(training)
     windows = _windows(clips, lengths, frames, config.stride or frames)
     note = ""
     if split == "all":
@@ -59,7 +62,7 @@ def load_own(
     elif not divided:
         windows, note = _deal(windows, split, lengths, frames, config.stride or frames)
     windows = windows[:size]
-    fitting = _fitting(config, clips)
+    fitting = _fitting(config, training)
     return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
 
 
@@ -72,17 +75,19 @@ def _places(config: DataConfig, split: Part) -> tuple[Path, Path | None, bool]:
     return path / split, masks / split if masks is not None else None, True
 
 
-def _usual_frames(clips: Sequence[Source], lengths: Sequence[int]) -> int:
-    """Images in a folder are single images unless a number of frames is asked for."""
-    single = len(clips) == 1 and isinstance(clips[0], ImageSource)
-    return 1 if single else min(_FRAMES, *lengths)
+def _usual_frames(clips: Sequence[Source]) -> int:
+    """Images in a folder are single images unless a number of frames is asked for; clips give what all of them have."""
+    if any(clip.loose for clip in clips):
+        return 1
+    known = (clip.length if clip.length is not None else sum(1 for _ in islice(clip, _FRAMES)) for clip in clips)
+    return min(_FRAMES, *known)
 
 
 def _windows(clips: Sequence[Source], lengths: Sequence[int], frames: int, stride: int) -> list[_Window]:
     windows = []
     for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
         if length < frames:
-            refuse(clip.name, f"at least {frames} frames", length)
+            refuse(clip.name, f"at least {frames} frames, the length of a sequence", length)
         windows += [_Window(number, first) for first in range(0, length - frames + 1, stride)]
     return windows
 

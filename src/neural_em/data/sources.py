@@ -30,6 +30,7 @@ class Source(ABC):
         colour: Whether any frame has three channels.
         deep: Whether any frame is float32 rather than uint8.
         fps: Frames per second, where the file says so.
+        loose: Whether the frames are images that nobody has put into a frame folder, so that they may be no clip.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Source(ABC):
     colour: bool
     deep: bool = False
     fps: float | None = None
+    loose: bool = False
 
     @abstractmethod
     def __iter__(self) -> Iterator[Frame]:
@@ -72,9 +74,9 @@ class Source(ABC):
 class ImageSource(Source):
     """Image files, in the given order."""
 
-    def __init__(self, name: str, paths: list[Path]) -> None:
+    def __init__(self, name: str, paths: list[Path], loose: bool = False) -> None:
         """Reads the files' headers."""
-        self.name, self.paths, self.length = name, paths, len(paths)
+        self.name, self.paths, self.length, self.loose = name, paths, len(paths), loose
         colour, deep = zip(*map(images.describe, paths), strict=True)
         self.colour, self.deep = any(colour), any(deep)
 
@@ -183,7 +185,7 @@ def open_clips(path: str | os.PathLike[str], leave_out: Path | None = None) -> l
     if suffix in ANIMATIONS or (suffix in images.SUFFIXES and images.is_animated(found)):
         return [AnimationSource(found)]
     if suffix in images.SUFFIXES:
-        return [ImageSource(str(found), [found])]
+        return [ImageSource(str(found), [found], loose=True)]
     refuse(str(found), _ACCEPTED, f"a file with suffix {suffix!r}" if suffix else "a file without suffix")
 
 
@@ -195,7 +197,7 @@ def _open_folder(folder: Path, leave_out: Path | None) -> list[Source]:
     if pictures and clips:
         refuse(str(folder), "images or clips in a folder, not both", f"{pictures[0].name} and {clips[0].name}")
     if pictures:
-        return [ImageSource(str(folder), pictures)]
+        return [ImageSource(str(folder), pictures, loose=True)]
     if not clips:
         refuse(str(folder), "images, frame folders or clips in this folder", "none")
     return [_open_clip(entry) for entry in clips]
