@@ -121,6 +121,20 @@ def _coloured_mask(folder: Path) -> dict[str, Any]:
     return {"masks": str(folder / "masks"), "names": "masks/frame0.png"}
 
 
+def _transparent_mask(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    (folder / "masks").mkdir()
+    Image.new("LA", (5, 4)).save(folder / "masks" / "frame0.png")
+    return {"masks": str(folder / "masks"), "names": "got mode LA"}
+
+
+def _mask_of_fractions(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(1))
+    (folder / "masks").mkdir()
+    Image.fromarray(np.ones((4, 5), np.float32)).save(folder / "masks" / "frame0.tif")
+    return {"masks": str(folder / "masks"), "names": "got mode F"}
+
+
 def _deep_mask(folder: Path) -> dict[str, Any]:
     save(folder / "images", counted(1))
     save(folder / "masks", np.full((1, 4, 5), 300, np.uint16))
@@ -151,8 +165,8 @@ def _masks_in_halves(folder: Path) -> dict[str, Any]:
 
 
 CASES = [
-    _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _deep_mask, _empty_masks,
-    _absent_masks, _short_masks, _masks_in_halves,
+    _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _transparent_mask,
+    _mask_of_fractions, _deep_mask, _empty_masks, _absent_masks, _short_masks, _masks_in_halves,
 ]  # fmt: skip
 
 

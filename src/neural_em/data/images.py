@@ -22,6 +22,7 @@ _MAX_PIXELS = 100_000_000
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # what is wrong with a file is said once, by the error here
 _DEEP = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})  # more than 8 bits
 _GREY = _DEEP | {"1", "L", "LA", "La"}
+_LABELS = (_GREY | {"P"}) - {"F", "LA", "La"}  # one whole number a pixel
 
 
 @contextmanager
@@ -90,8 +91,8 @@ def is_animated(path: Path) -> bool:
 def read_labels(path: Path) -> Labels:
     """A label image (H,W): each pixel's value is its group; a palette's colours do not matter."""
     with opened(path) as image:
-        if image.mode not in _GREY | {"P"} - {"F", "LA", "La"}:
-            refuse(str(path), "a label image of one channel (grey or palette)", f"mode {image.mode}")
+        if image.mode not in _LABELS:
+            refuse(str(path), "a label image of whole numbers in one channel (grey or palette)", f"mode {image.mode}")
         return to_labels(np.asarray(image), str(path))
 
 
