@@ -54,6 +54,26 @@ def test_masks_of_frame_folders(tmp_path: Path) -> None:
     assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]]
 
 
+def test_masks_of_frame_folders_with_dots_in_their_names(tmp_path: Path) -> None:
+    for name in ("s0.1", "s0.2"):
+        save(tmp_path / "clips" / name, counted(3))
+        save(tmp_path / "masks" / name, counted(3) + (10 if name == "s0.2" else 0))
+    _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_masks_of_clip_files_lie_in_folders_of_their_names(names: list[str], tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    for number, name in enumerate(names):
+        np.save(tmp_path / "clips" / f"{name}.npy", counted(3))
+        save(tmp_path / "masks" / name, counted(3) + 10 * number)
+    _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]][: len(names)]
+
+
 @pytest.mark.parametrize("shape", [(6, 4, 5), (1, 6, 4, 5), (1, 6, 4, 5, 1)])
 def test_masks_as_an_array(shape: tuple[int, ...], tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", counted(6))

@@ -54,11 +54,17 @@ class _ImageMasks(_FileMasks):
     """A folder of label images of the frames' names, or of one such folder for each clip."""
 
     def __init__(self, folder: Path, clips: Sequence[Source]) -> None:
-        single = len(clips) == 1 and not (folder / Path(clips[0].name).name).is_dir()
-        folders = [folder] if single else [folder / Path(clip.name).stem for clip in clips]
+        single = len(clips) == 1 and not (folder / _folder_name(clips[0])).is_dir()
+        folders = [folder] if single else [folder / _folder_name(clip) for clip in clips]
         if not single:
             _check_names(folder, {place.name for place in folders})
         super().__init__([_match(place, clip) for place, clip in zip(folders, clips, strict=True)])
+
+
+def _folder_name(clip: Source) -> str:
+    """What the folder with a clip's masks is called: as its frame folder, or as its file without suffix."""
+    path = Path(clip.name)
+    return path.name if path.is_dir() else path.stem
 
 
 def _check_names(folder: Path, known: set[str]) -> None:
