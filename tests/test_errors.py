@@ -1,14 +1,17 @@
-"""The project's one error class and its two forms of message."""
+"""The project's one error class, its two forms of message, and the checks of single values."""
 
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 
 import neural_em
 from neural_em import cli
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.errors import NeuralEMError, check_integer, check_number, refuse, show, unknown
 
 
 def test_the_error_class_is_on_the_face_of_the_package() -> None:
@@ -56,6 +59,27 @@ def test_names_of_files_cannot_command_the_terminal(name: str, shown: str) -> No
     with pytest.raises(NeuralEMError) as caught:
         refuse(name, "an image", "something else")
     assert str(caught.value) == f"{shown}: expected an image, got something else"
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), 3])
+def test_whole_numbers_become_python_s_own(value: Any) -> None:
+    assert type(check_integer("size", value, 1, 3)) is int
+    assert type(check_number("rate", value, "a number")) is float
+
+
+@pytest.mark.parametrize("value", [np.float64(0.5), np.float32(0.5), np.float16(0.5), 0.5, Fraction(1, 2)])
+def test_numbers_become_python_s_own(value: Any) -> None:
+    assert check_number("rate", value, "a number from 0 to 1", 0, 1) == 0.5
+    assert type(check_number("rate", value, "a number")) is float
+    with pytest.raises(NeuralEMError, match="size: expected an integer >= 1, got "):
+        check_integer("size", value, 1)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "1", None, np.nan, np.float32(np.inf), 10**400, 10**5000], ids=show)
+def test_what_is_no_finite_number_is_refused_in_a_short_line(value: Any) -> None:
+    with pytest.raises(NeuralEMError, match="rate: expected a number, got ") as caught:
+        check_number("rate", value, "a number")
+    assert len(str(caught.value)) < 120
 
 
 def test_a_traceback_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,6 +210,11 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, object], message
     with pytest.raises(NeuralEMError) as error:
         SegmentConfig(**{"components": 2, **options})  # type: ignore[arg-type]
     assert str(error.value) == message
+
+
+def test_numpy_numbers_will_do_and_can_be_written() -> None:
+    config = SegmentConfig(np.int64(2), np.int64(3), np.int64(4), threshold=np.float32(0.5))
+    assert json.loads(json.dumps(dataclasses.asdict(config))) == dataclasses.asdict(SegmentConfig(2, 3, 4))
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
-"""The one error class that users of the package have to know."""
+"""The one error class that users of the package have to know, and the checks of single values that raise it."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import reprlib
+import sys
 from collections.abc import Iterable
-from typing import NoReturn
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+LARGEST = sys.float_info.max
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
@@ -32,6 +37,37 @@ def unknown(thing: str, name: object, choices: Iterable[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, choices, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise NeuralEMError(f"{thing}: expected one of {', '.join(choices)}, got {show(name)}{hint}")
+
+
+def check_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """The value as an int, if it is a whole number in the range; True and 2.0 are not."""
+    # a NumPy integer will do: it is what counting the groups of an array gives
+    expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        refuse(name, expected, show(value))
+    number = int(value)
+    if number < least or (most is not None and number > most):
+        refuse(name, expected, show(value))
+    return number
+
+
+def check_number(name: str, value: Any, expected: str, least: float = -LARGEST, most: float = LARGEST) -> float:
+    """The value as a float, if it is a finite number in the range; NumPy's will do, True will not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        refuse(name, expected, show(value))
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not least <= number <= most:
+        refuse(name, expected, show(value))
+    return number
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuses what is neither True nor False."""
+    if not isinstance(value, bool):
+        refuse(name, "True or False", repr(value))
 
 
 def printable(text: str) -> str:

@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
 from neural_em.model import ModelConfig, NeuralEM, preset
-from neural_em.model.checks import check_integer, check_number
 from neural_em.model.fast import accelerate
 from neural_em.storage.pretrained import find_model
 from neural_em.training import TrainingConfig, fit

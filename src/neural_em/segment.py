@@ -22,12 +22,11 @@ from neural_em.data.config import Fit
 from neural_em.data.fitting import Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
-from neural_em.errors import refuse, unknown
+from neural_em.errors import check_integer, check_number, refuse, unknown
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import ModelConfig, NeuralEM, State
-from neural_em.model.checks import check_integer, check_number
 from neural_em.model.fast import accelerate
 from neural_em.model.mixture import pixel_likelihood
 
@@ -66,11 +65,15 @@ class SegmentConfig:
 
     def __post_init__(self) -> None:
         """Refuses numbers that cannot be."""
-        check_integer("components", self.components, 1, MAX_COMPONENTS)
-        check_integer("starts", self.starts, 1, 1000)
+        numbers: dict[str, float] = {
+            "components": check_integer("components", self.components, 1, MAX_COMPONENTS),
+            "starts": check_integer("starts", self.starts, 1, 1000),
+            "threshold": check_number("threshold", self.threshold, "a number from 0 to 1", 0, 1),
+        }
         if self.steps is not None:
-            check_integer("steps", self.steps, 1)
-        check_number("threshold", self.threshold, "a number from 0 to 1", 0, 1)
+            numbers["steps"] = check_integer("steps", self.steps, 1)
+        for name, number in numbers.items():  # Python's own, which can be written
+            object.__setattr__(self, name, number)
         for name, choices in (("fit", get_args(Fit)), ("channels", (*get_args(Channels), None))):
             if getattr(self, name) not in choices:
                 unknown(name, getattr(self, name), [choice for choice in choices if choice])

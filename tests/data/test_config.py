@@ -1,5 +1,8 @@
 """The data config fills in the paper's values and refuses what makes no sense."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from neural_em import NeuralEMError, config
@@ -38,6 +41,14 @@ def test_a_config_survives_yaml() -> None:
     assert config.from_dict(DataConfig, config.to_dict(made)) == made
 
 
+def test_numpy_numbers_will_do_and_can_be_written() -> None:
+    given: Any = {"objects": np.int64(3), "velocities": np.arange(-2, 3), "train_size": np.int32(7)}
+    above: Any = {"threshold": np.float32(0.5), "overlap_above": np.float64(0.25)}
+    made = DataConfig("flying-mnist", **given, **above)
+    expected = DataConfig("flying-mnist", 3, velocities=(-2, -1, 0, 1, 2), train_size=7, overlap_above=0.25)
+    assert config.dump(made) == config.dump(expected)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -61,6 +72,8 @@ def test_a_config_survives_yaml() -> None:
         ({"kind": "file", "path": "x.h5", "overlap_above": 0.1}, ["overlap_above", "'flying-mnist'", "'file'"]),
         ({"kind": "file", "path": "x.h5", "digits": 20}, ["digits", "'flying-mnist'", "'file'"]),
         ({"velocities": (0.5,)}, ["velocities", "0.5"]),
+        ({"velocities": ()}, ["velocities", "()"]),
+        ({"velocities": 1}, ["velocities", "a list of integers", "got 1"]),
         ({"velocities": (10**6,)}, ["velocities", "from -4096 to 4096"]),
         ({"overlap": "add"}, ["overlap", "maximum, sum"]),
         ({"overlap": "sum"}, ["overlap", "'flying-mnist'", "'flying-shapes'"]),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from neural_em import NeuralEM, NeuralEMError
+from neural_em import config as configs
 from neural_em.model import PRESETS, ModelConfig, NoiseConfig, preset
 
 
@@ -95,6 +96,18 @@ def test_a_gaussian_prior_is_any_finite_number(prior):
 def test_a_frame_too_large_to_count_is_refused():
     with pytest.raises(NeuralEMError, match="at most 268435456 values a frame, got 281474976710656"):
         ModelConfig(channels=65536, height=65536, width=65536)
+
+
+def test_numpy_numbers_can_be_written():
+    quarter = np.float64(0.25)
+    fields = {"prior": quarter, "e_step_deviation": quarter, "inter_weight": quarter, "step_size": quarter}
+    noise = NoiseConfig("bit-flips", quarter)
+    made = ModelConfig(m_step="gradient", loss_steps=(quarter, np.float32(1)), noise=noise, **fields)
+    plain = ModelConfig(
+        m_step="gradient", loss_steps=(0.25, 1.0), noise=NoiseConfig("bit-flips", 0.25),
+        **dict.fromkeys(fields, 0.25),
+    )  # fmt: skip
+    assert configs.dump(made) == configs.dump(plain)
 
 
 def test_lists_and_numpy_integers_make_the_same_config():

@@ -32,7 +32,8 @@ def test_each_field_refuses_what_makes_no_sense(name, value):
     assert repr(value) in str(refused.value)
 
 
-def test_numpy_integers_will_do_and_can_be_written():
-    config = TrainingConfig(components=np.int64(4), seed=np.int32(1))
-    assert config == TrainingConfig(components=4, seed=1)
+def test_numpy_numbers_will_do_and_can_be_written():
+    config = TrainingConfig(components=np.int64(4), seed=np.int32(1), learning_rate=np.logspace(-4, -2, 3)[1])
+    assert config == TrainingConfig(components=4, seed=1, learning_rate=0.001)
     assert "components: 4" in configs.dump(config)
+    assert "learning_rate: 0.001" in configs.dump(config)

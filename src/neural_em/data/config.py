@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from neural_em.errors import refuse, unknown
+from neural_em.errors import check_integer, check_number, refuse, unknown
 
 Kind = Literal["static-shapes", "flying-shapes", "flying-mnist", "file"]
 Split = Literal["training", "validation", "test"]
@@ -96,8 +97,7 @@ class DataConfig:
             unknown("kind", self.kind, KINDS)
         for name, value in _DEFAULTS[self.kind].items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        object.__setattr__(self, "velocities", tuple(self.velocities))
+                self._keep(name, value)
         self._check_numbers()
         self._check_choices()
         if self.kind != "flying-mnist":
@@ -129,17 +129,23 @@ class DataConfig:
             ("train_size", 1, 10**12), ("validation_size", 1, 10**12), ("test_size", 1, 10**12),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is None and not name.endswith("_size"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                refuse(name, f"an integer from {low} to {high}", repr(value))
-        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
-            refuse("threshold", "a number from 0 up to, not including, 1", repr(self.threshold))
-        above = self.overlap_above
-        if above is not None and (not isinstance(above, int | float) or not 0 <= above <= self.threshold):
-            refuse("overlap_above", f"a number from 0 to the threshold, {self.threshold}", repr(above))
-        if not self.velocities or not all(isinstance(v, int) and abs(v) <= MAX_SIDE for v in self.velocities):
+            if value is not None or name.endswith("_size"):
+                self._keep(name, check_integer(name, value, low, high))
+        below = math.nextafter(1, 0)
+        threshold = check_number("threshold", self.threshold, "a number from 0 up to, not including, 1", 0, below)
+        self._keep("threshold", threshold)
+        if self.overlap_above is not None:
+            expected = f"a number from 0 to the threshold, {threshold}"
+            self._keep("overlap_above", check_number("overlap_above", self.overlap_above, expected, 0, threshold))
+        velocities = tuple(self.velocities) if isinstance(self.velocities, Iterable) else ()
+        if not velocities:
             refuse("velocities", f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}", repr(self.velocities))
+        checked = (check_integer(f"velocities[{i}]", v, -MAX_SIDE, MAX_SIDE) for i, v in enumerate(velocities))
+        self._keep("velocities", tuple(checked))
+
+    def _keep(self, name: str, value: object) -> None:
+        """Python's own numbers, whatever came: they can be written, and equal configs are equal."""
+        object.__setattr__(self, name, value)
 
     def _check_choices(self) -> None:
         for name, choices in (("overlap", Overlap), ("channels", Channels), ("fit", Fit)):

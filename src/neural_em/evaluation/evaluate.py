@@ -12,13 +12,12 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.dataset import Batch, Dataset
-from neural_em.errors import refuse
+from neural_em.errors import check_integer, refuse
 from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
 from neural_em.model import NeuralEM
-from neural_em.model.checks import check_integer
 
 _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
 _NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}

@@ -16,13 +16,12 @@ from typing import Any
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
-from neural_em.errors import refuse, unknown
+from neural_em.errors import check_integer, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
 from neural_em.model import NeuralEM
-from neural_em.model.checks import check_integer
 from neural_em.model.fast import accelerate
 from neural_em.training import device as devices
 from neural_em.training import environment

@@ -1,40 +1,12 @@
-"""What the model's callers may get wrong: sizes, types, shapes and values, each refused by its name."""
+"""What the model's callers may get wrong about arrays: types, shapes and values, each refused by its name."""
 
 from __future__ import annotations
 
-import sys
-from numbers import Integral
 from typing import Any
 
 from torch import Tensor
 
 from neural_em.errors import refuse
-
-LARGEST = sys.float_info.max
-
-
-def check_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """The value as an int, if it is a whole number in the range; True and 2.0 are not."""
-    # a NumPy integer will do: it is what counting the groups of an array gives
-    expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        refuse(name, expected, repr(value))
-    number = int(value)
-    if number < least or (most is not None and number > most):
-        refuse(name, expected, repr(value))
-    return number
-
-
-def check_number(name: str, value: Any, expected: str, least: float = -LARGEST, most: float = LARGEST) -> None:
-    """Refuses what is not a finite number in the range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        refuse(name, expected, repr(value))
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Refuses what is neither True nor False."""
-    if not isinstance(value, bool):
-        refuse(name, "True or False", repr(value))
 
 
 def describe(array: Any) -> str:

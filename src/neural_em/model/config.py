@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from neural_em.errors import refuse, unknown
-from neural_em.model.checks import check_flag, check_integer, check_number
+from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
 from neural_em.model.noise import NoiseConfig
 
 DISTRIBUTIONS = ("bernoulli", "gaussian")
@@ -78,14 +77,17 @@ class ModelConfig:
             refuse("model.noise", "a NoiseConfig", repr(self.noise))
         if self.distribution == "bernoulli":
             check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
-        check_number("model.prior", self.prior, "a finite number")
-        check_number("model.e_step_deviation", self.e_step_deviation, "a number from 0.001 to 1000", 0.001, 1000)
-        check_number("model.inter_weight", self.inter_weight, "a number of at least 0", 0)
+        self._keep_number("prior", "a finite number")
+        self._keep_number("e_step_deviation", "a number from 0.001 to 1000", 0.001, 1000)
+        self._keep_number("inter_weight", "a number of at least 0", 0)
         if self.step_size is not None:
-            check_number("model.step_size", self.step_size, "a finite number, or null")
+            self._keep_number("step_size", "a finite number, or null")
             if self.m_step != "gradient":
                 refuse("model.step_size", "the m_step it belongs to, gradient", repr(self.m_step))
         self._check_loss_steps()
+
+    def _keep_number(self, name: str, *expected: Any) -> None:
+        object.__setattr__(self, name, check_number(f"model.{name}", getattr(self, name), *expected))
 
     def _check_sizes(self) -> None:
         if not isinstance(self.convolutions, tuple | list) or len(self.convolutions) > 12:
@@ -110,9 +112,11 @@ class ModelConfig:
             return
         if not isinstance(self.loss_steps, tuple | list) or not self.loss_steps:
             refuse("model.loss_steps", "every, last or one weight for each step", repr(self.loss_steps))
-        for i, weight in enumerate(self.loss_steps):
+        weights = [
             check_number(f"model.loss_steps[{i}]", weight, "a finite number")
-        object.__setattr__(self, "loss_steps", tuple(self.loss_steps))
+            for i, weight in enumerate(self.loss_steps)
+        ]
+        object.__setattr__(self, "loss_steps", tuple(weights))
 
 
 PRESETS: dict[str, ModelConfig] = {

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from neural_em import randomness
-from neural_em.errors import refuse
+from neural_em.errors import check_integer, refuse
 from neural_em.model import mixture
-from neural_em.model.checks import check_array, check_integer, check_values, describe
+from neural_em.model.checks import check_array, check_values, describe
 from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
 from neural_em.model.m_step import M_STEPS, GradientMStep

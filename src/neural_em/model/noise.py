@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neural_em.errors import unknown
-from neural_em.model.checks import check_number
+from neural_em.errors import check_number, unknown
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,8 @@ class NoiseConfig:
         """Refuses what makes no sense."""
         if not isinstance(self.kind, str) or self.kind not in NOISES:
             unknown("noise.kind", self.kind, NOISES)
-        check_number("noise.probability", self.probability, "a number between 0 and 1", 0, 1)
+        share = check_number("noise.probability", self.probability, "a number between 0 and 1", 0, 1)
+        object.__setattr__(self, "probability", share)  # Python's own number, so that equal configs are written equally
 
 
 def bit_flips(x: Tensor, u: Tensor, probability: float) -> Tensor:

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from neural_em import config as configs
-from neural_em.errors import NeuralEMError, unknown
+from neural_em.errors import NeuralEMError, check_integer, unknown
 from neural_em.model import Info, ModelConfig, NeuralEM, State
-from neural_em.model.checks import check_integer
 from neural_em.storage.folders import new_folder
 
 ABOUT = "export.json"

@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from neural_em.errors import refuse, unknown
-from neural_em.model.checks import check_flag, check_integer, check_number
+from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 SCHEDULES = ("constant", "cosine")
@@ -75,9 +74,10 @@ class TrainingConfig:
         for name, (least, most) in INTEGERS.items():
             if name not in ("steps", "patience", "segment") or getattr(self, name) is not None:
                 value = check_integer(f"training.{name}", getattr(self, name), least, most)
-                object.__setattr__(self, name, value)  # Python's own integer, whatever came
+                object.__setattr__(self, name, value)  # Python's own numbers, whatever came
         for name in ("learning_rate", "checkpoint_seconds"):
-            check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
+            number = check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
+            object.__setattr__(self, name, number)
         for name in ("deterministic", "truncate", "tensorboard"):
             check_flag(f"training.{name}", getattr(self, name))
         for name, allowed in {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES}.items():
