@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from neural_em import config
+from neural_em.data import DataConfig
+from neural_em.experiments import Experiment
 from tests.known import BARS, GROUPS
 
 Run = Callable[..., Any]
@@ -97,6 +101,15 @@ def test_a_divided_file_gives_its_test_part(run_nem: Run, refused: Run, hand_mad
     line = refused("evaluate", alone, "--data", run.data, "--split", "all", "--device", "cpu")
     assert "split: expected one of training, validation, test, got 'all'" in line
     assert "split: expected one of training, validation, test" in refused("evaluate", run.folder, "--split", "all")
+
+
+def test_a_run_trained_on_fitted_images_takes_an_hdf5_file_as_it_is(run_nem: Run, hand_made: Run, images: Path) -> None:
+    run = hand_made()
+    fitted = DataConfig("file", path=str(images), channels="binary", fit="crop", height=6, width=6, threshold=0.3)
+    config.write(replace(config.read(Experiment, run.folder / "config.yaml"), data=fitted), run.folder / "config.yaml")
+    ended = run_nem("evaluate", run.folder, "--data", run.data, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert PERFECT in ended.out
 
 
 def test_what_training_has_seen_is_said(run_nem: Run, hand_made: Run) -> None:

@@ -280,8 +280,13 @@ def test_places_that_cannot_be_written_are_refused(place: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", [{"masks": "m"}, {"channels": "grey"}, {"stride": 2}])
+OPTIONS = [{"masks": "m"}, {"channels": "grey"}, {"stride": 2}, {"threshold": 0.4}, {"height": 99}, {"width": 99}]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_options_for_other_files_are_refused(option: dict[str, Any], tmp_path: Path) -> None:
     by_hand(tmp_path / "hand.h5")
+    _, _, height, width = load_split(DataConfig("file", path=str(tmp_path / "hand.h5")), "training", 0).shape
+    load_split(DataConfig("file", path=str(tmp_path / "hand.h5"), height=height, width=width), "training", 0)
     with pytest.raises(NeuralEMError, match="HDF5"):
         load_split(DataConfig("file", path=str(tmp_path / "hand.h5"), **option), "training", 0)

@@ -164,6 +164,9 @@ class DataConfig:
             refuse("frames", "1 for static-shapes", frames)
         if self.path is not None or self.masks is not None:
             refuse("path and masks", "kind 'file'", repr(self.kind))
+        for name, usual in {"channels": "auto", "fit": "none", "stride": None}.items():
+            if getattr(self, name) != usual:
+                refuse(name, "kind 'file', whose frames it is about", repr(self.kind))
         if self.kind == "static-shapes" and self.velocities != (-1, 0, 1):
             refuse("velocities", "a kind that moves", repr(self.kind))
         if self.kind != "flying-mnist" and self.threshold != 0.5:
@@ -177,7 +180,8 @@ class DataConfig:
     def _check_file(self) -> None:
         if not self.path:
             refuse("path", "the file or folder that holds the frames", repr(self.path))
-        if self.fresh:
-            refuse("fresh", "false for kind 'file', whose sequences are given", self.fresh)
+        for name, usual in {"fresh": False, "objects": None, "velocities": (-1, 0, 1)}.items():
+            if getattr(self, name) != usual:
+                refuse(name, "a kind whose sequences are generated", repr(self.kind))
         if self.fit != "none" and (self.height is None or self.width is None):
             refuse("height and width", f"the size to fit the frames to, for fit {self.fit!r}", "none")

@@ -57,7 +57,11 @@ def load_split(
     if is_hdf5(path):
         assert split != "all"
         _check_plain(config)
-        return load_hdf5(path, split, device, count, config.frames, budget)
+        data = load_hdf5(path, split, device, count, config.frames, budget)
+        for name, wanted, size in zip(("height", "width"), (config.height, config.width), data.shape[2:], strict=True):
+            if wanted not in (None, size):
+                refuse(name, f"{size}, as the HDF5 file has it", wanted)
+        return data
     return load_own(config, split, device, count, budget)
 
 
@@ -101,6 +105,8 @@ def _generated(
 
 def _check_plain(config: DataConfig) -> None:
     """An HDF5 file is used as it is."""
-    for name, plain in (("masks", None), ("channels", "auto"), ("fit", "none"), ("stride", None)):
+    usual = DataConfig("file", path=config.path)
+    for name in ("masks", "channels", "fit", "stride", "threshold"):
+        plain = getattr(usual, name)
         if getattr(config, name) != plain:
             refuse(name, f"{plain!r} for an HDF5 file, which is used as it is", repr(getattr(config, name)))

@@ -28,7 +28,7 @@ def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
     sizes: Any = dict.fromkeys(("train_size", "validation_size", "test_size"), _EVERYTHING)
     own = replace(data, **given) if trained_on_files else DataConfig("file", **given, **sizes)
     if is_hdf5(Path(path)):
-        return replace(own, channels="auto", fit="none", stride=None)
+        return replace(own, channels="auto", fit="none", stride=None, height=None, width=None, threshold=None)
     if own.channels == "auto":  # what the run's own files were read as, or what the model is made for
         seen: Any = "colour" if model.channels == 3 else "grey"
         own = replace(own, channels=seen if trained_on_files else usual_channels(model))
