@@ -166,6 +166,15 @@ def test_groups_beside_the_frames_need_not_be_named(tmp_path: Path) -> None:
     assert [frame.scores["ari"] for frame in segment(tmp_path / "both.npz", known_model(), ONE)] == [1, 1]  # type: ignore[index]
 
 
+def test_masks_may_lie_inside_the_folder_of_frames(tmp_path: Path) -> None:
+    (tmp_path / "frames" / "masks").mkdir(parents=True)
+    for name in ("a", "b"):
+        Image.fromarray(np.uint8(BARS * 255)).save(tmp_path / "frames" / f"{name}.png")
+        Image.fromarray(GROUPS).save(tmp_path / "frames" / "masks" / f"{name}.png")
+    found = list(segment(tmp_path / "frames", known_model(), ONE, tmp_path / "frames" / "masks"))
+    assert [frame.scores and frame.scores["ari"] for frame in found] == [1, 1]
+
+
 class Endless(Source):
     """More frames than could ever be held, which remembers how far it was read."""
 

@@ -134,7 +134,7 @@ def segment(
     Yields:
         Each frame with its labels at the frame's own size.
     """
-    clip = source if isinstance(source, Source) else open_source(source)
+    clip = source if isinstance(source, Source) else open_source(source, leave_out=masks)
     fitting = config.fitting(model.config)
     truth = open_masks(Path(clip.name), None if masks is None else existing(masks), [clip])
     return _segmented(clip, model, config, fitting, truth)

@@ -65,6 +65,16 @@ def test_every_kind_of_input(kind: str, run_nem, tmp_path: Path, weights: str) -
     assert shown.stat().st_size > 0
 
 
+def test_masks_inside_the_folder_of_frames(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    frames = inputs(tmp_path)["frames"]
+    (frames / "masks").mkdir()
+    for name in ("f1", "f2", "f9", "f10"):
+        Image.fromarray(np.kron(GROUPS, np.ones((4, 4), np.uint8))).save(frames / "masks" / f"{name}.png")
+    ended = run_nem("segment", frames, "--masks", frames / "masks", "--model", weights, "--out", "out")
+    assert ended.status == 0, ended.errors
+    assert "AMI 1.000 on the last scored frame, 1.000 on average over 4 frames" in ended.out
+
+
 def test_frames_of_a_folder_keep_their_names(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
     run_nem("segment", inputs(tmp_path)["frames"], "--model", weights, "--out", "out", "--movie", "gif")
     names = {path.name for path in (tmp_path / "out" / "labels").iterdir()}

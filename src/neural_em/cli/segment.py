@@ -60,7 +60,7 @@ def segment(
         refuse("components", "a number, since the model's file does not tell one", "none")
     options: Any = {"fit": fit, "channels": channels}
     config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **options)
-    clip = open_source(source)
+    clip = open_source(source, leave_out=masks)
     frames = frames_of(clip, card.load(choose(device)), config, masks)
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config)}
     with _progress(source.name, clip.length) as advance:

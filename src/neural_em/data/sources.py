@@ -152,12 +152,16 @@ class VideoSource(Source):
         return self.length
 
 
-def open_source(path: str | os.PathLike[str]) -> Source:
+def open_source(path: str | os.PathLike[str], leave_out: str | os.PathLike[str] | None = None) -> Source:
     """One clip, by its name: an image, a folder of images in natural order, a GIF, a video or a NumPy array.
 
     To bring its frames to a model's size, use a :class:`~neural_em.data.fitting.Fitting`.
+
+    Args:
+        path: The file or folder.
+        leave_out: Something inside the folder that is no clip (its masks).
     """
-    clips = open_clips(path)
+    clips = open_clips(path, None if leave_out is None else existing(leave_out))
     if len(clips) != 1:
         refuse(os.fspath(path), f"one clip: {_ACCEPTED}", f"{len(clips)} clips")
     return clips[0]
