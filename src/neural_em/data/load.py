@@ -11,7 +11,7 @@ from neural_em.data.config import SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, SceneReader, StreamingDataset, empty_for, fill, memory_budget
 from neural_em.data.digits import digit_scenes
 from neural_em.data.hdf5 import is_hdf5, load_hdf5
-from neural_em.data.own import load_own
+from neural_em.data.own import has_splits, load_own
 from neural_em.data.scenes import Scenes
 from neural_em.data.shapes import shape_scenes
 from neural_em.errors import refuse, unknown
@@ -68,7 +68,7 @@ def load_split(
 def divided(path: str | os.PathLike[str]) -> bool:
     """Whether a file or folder of the user's is itself divided into training, validation and test."""
     place = from_home(path)
-    return all((place / name).is_dir() for name in SPLITS) if place.is_dir() else place.is_file() and is_hdf5(place)
+    return has_splits(place) or (place.is_file() and is_hdf5(place))
 
 
 def generator(config: DataConfig, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:

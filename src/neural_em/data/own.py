@@ -66,11 +66,16 @@ def load_own(
     return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
 
 
+def has_splits(folder: Path) -> bool:
+    """Whether a folder is itself divided into training, validation and test."""
+    return all((folder / name).is_dir() for name in SPLITS)
+
+
 def _places(config: DataConfig, split: Part) -> tuple[Path, Path | None, bool]:
     """Frames, masks, and whether the folder itself is divided into splits."""
     path = existing(config.path or "")
     masks = existing(config.masks) if config.masks else None
-    if not all((path / name).is_dir() for name in SPLITS):
+    if not has_splits(path):
         return path, masks, False
     return path / split, masks / split if masks is not None else None, True
 
