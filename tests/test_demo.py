@@ -74,6 +74,19 @@ def test_an_earlier_demo_is_replaced_and_nothing_else(empty_shelf: Path, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "shelf"]
 
 
+@pytest.mark.parametrize(
+    "held", [["index.html"], ["index.html", "demo.gif"], ["index.html", "demo.gif", "run/log.txt"]]
+)
+def test_a_website_with_a_thesis_is_kept(empty_shelf: Path, tmp_path: Path, held: list[str]) -> None:
+    site = tmp_path / "site"
+    for name in (*held, "run/thesis.txt" if "run/log.txt" in held else "thesis.txt"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("years")
+    with pytest.raises(NeuralEMError, match="site: expected a new or empty folder, or an earlier result"):
+        demo(site, "cpu", lambda line: None, TINY)
+    assert len([path for path in site.rglob("*.*") if path.read_text() == "years"]) == len(held) + 1
+
+
 @pytest.mark.skipif(
     "flying-shapes" not in [card.name for card in pretrained.models()], reason="no flying-shapes model is shipped yet"
 )

@@ -22,6 +22,7 @@ from neural_em.report.runs import run_reports, sequences
 from neural_em.storage.folders import new_folder
 from neural_em.storage.pretrained import models
 from neural_em.training import TrainingConfig
+from neural_em.training.run_folder import WRITTEN
 from neural_em.training.stop import INTERRUPTED
 
 PAGE, ANIMATION, RUN = "index.html", "demo.gif", "run"
@@ -69,12 +70,12 @@ def demo(
     """Groups freshly made sequences and writes what came of it.
 
     Args:
-        out: the folder; an earlier demo in it is replaced.
+        out: the folder; one that holds an earlier demo and nothing else is replaced.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         say: called with a line about each thing that takes time.
         small: what to train where no model is shipped.
     """
-    with new_folder(out, mark=PAGE) as folder:
+    with new_folder(out, (PAGE, ANIMATION), [f"{RUN}/{name}" for name in WRITTEN]) as folder:
         run = _trained(folder, device, say, small)
         experiment = run.experiment
         say(f"grouping {SEQUENCES} {experiment.data.kind} sequences that {run.name} has never seen")

@@ -35,6 +35,17 @@ def test_a_run_as_torch(run_nem, tmp_path: Path, hand_made) -> None:  # type: ig
     assert labels[0, 0] != labels[-1, 0]
 
 
+def test_an_earlier_export_is_replaced_and_a_folder_with_more_is_kept(
+    run_nem, refused, tmp_path: Path, hand_made
+) -> None:  # type: ignore[no-untyped-def]
+    options = ("export", hand_made().folder, "--out", "exported", "--format", "torch", "--steps", 1)
+    for _ in range(2):
+        assert run_nem(*options).status == 0
+    (tmp_path / "exported" / "use.py").write_text("years")
+    assert "got one that holds use.py" in refused(*options)
+    assert (tmp_path / "exported" / "use.py").read_text() == "years"
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["nowhere"], "model: expected a shipped model"),
     (["known", "--format", "tf"], "format: expected one of onnx, torch, got 'tf'"),

@@ -142,6 +142,12 @@ def test_an_earlier_result_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         write_segmentation(tmp_path / "mine", made(2))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+    for name in ("notes.txt", "labels/notes.txt"):  # somebody's own, put beside a result
+        (tmp_path / "out" / name).write_text("years")
+        with pytest.raises(NeuralEMError, match=f"got one that holds {name}"):
+            write_segmentation(tmp_path / "out", made(2))
+        assert (tmp_path / "out" / name).read_text() == "years"
+        (tmp_path / "out" / name).unlink()
 
 
 @pytest.mark.parametrize("problem", [NeuralEMError("frame 3: bad"), OSError(28, "No space left"), KeyboardInterrupt()])

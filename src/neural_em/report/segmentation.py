@@ -27,6 +27,7 @@ from neural_em.storage.folders import new_folder
 SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
+_SOMETIMES = (SCORE_TABLE, f"{LABELS}/*.png", *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")))
 SMALLEST, LARGEST = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 
@@ -54,7 +55,7 @@ def write_segmentation(
     movie: str = "auto",
     progress: Callable[[int], None] | None = None,
 ) -> Written:
-    """Writes a folder that appears whole or not at all; one that holds an earlier segmentation is replaced.
+    """Writes a folder that appears whole or not at all; one that holds an earlier one and nothing else is replaced.
 
     Args:
         out: the folder.
@@ -65,7 +66,7 @@ def write_segmentation(
         progress: called with the number of frames done.
     """
     kind = resolve(movie)
-    with new_folder(out, mark=SUMMARY) as folder:
+    with new_folder(out, (SUMMARY, ARRAYS, LABELS), _SOMETIMES) as folder:
         writer = _Writer(folder, FPS if fps is None else fps, kind)
         try:
             for number, segmented in enumerate(frames, start=1):

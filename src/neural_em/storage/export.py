@@ -24,7 +24,7 @@ from neural_em.errors import NeuralEMError, check_integer, unknown
 from neural_em.model import Info, ModelConfig, NeuralEM, State
 from neural_em.storage.folders import new_folder
 
-ABOUT = "export.json"
+ABOUT, PARTS = "export.json", ("step", "unroll")
 STEP_INPUTS = (*State._fields, "x_noisy", "x_next")
 UNROLL_INPUTS = ("x", "x_noisy", "gamma")
 OUTPUTS = tuple(f"{name}_out" for name in (*State._fields, *Info._fields))
@@ -68,7 +68,7 @@ def export(
 
     Args:
         model: what to export.
-        path: the folder; one that holds an earlier export is replaced.
+        path: the folder; one that holds an earlier export and nothing else is replaced.
         format: ``onnx`` (needs the extra 'onnx') or ``torch``.
         steps: EM steps of PyTorch's unroll; the model's own number for a single image where not given.
 
@@ -80,7 +80,7 @@ def export(
     T = check_integer("steps", model.config.steps if steps is None else steps, least=1)
     suffix, make = FORMATS[format]
     model = _frozen(model)
-    with new_folder(path, mark=ABOUT) as folder:
+    with new_folder(path, (ABOUT,), [f"{part}.{kind}" for part in PARTS for kind, _ in FORMATS.values()]) as folder:
         try:
             make(model, T, folder)
         except ImportError as error:
@@ -89,7 +89,7 @@ def export(
             ) from None
         text = json.dumps(_description(model, format, T), indent=2)
         (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
-    names = {"step": f"step.{suffix}", "unroll": f"unroll.{suffix}", "about": ABOUT}
+    names = {**{part: f"{part}.{suffix}" for part in PARTS}, "about": ABOUT}
     return {what: Path(path) / name for what, name in names.items()}
 
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from neural_em.errors import NeuralEMError, refuse
 
 
 @contextlib.contextmanager
-def new_folder(path: str | os.PathLike[str], mark: str | None = None) -> Iterator[Path]:
+def new_folder(
+    path: str | os.PathLike[str], always: Sequence[str] = (), sometimes: Sequence[str] = ()
+) -> Iterator[Path]:
     """A temporary folder beside ``path`` that takes its place at the end, or goes on an error.
 
+    There may be nothing yet, an empty folder, or an earlier result, which is replaced: a folder that holds all of
+    ``always`` and beside these nothing but ``sometimes``. Any other folder is refused and kept.
+
     Args:
-        path: the folder; it must not exist, or be empty.
-        mark: a file by which an earlier result is known; a folder with it is replaced.
+        path: the folder.
+        always: the names of what every result holds; none where results are not to be replaced.
+        sometimes: the names of what a result may hold as well; ``*`` stands for any part of a name.
     """
     target = Path(path)
-    _check(target, mark)
+    _check(target, always, sometimes)
     partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.partial")
     old = partial.with_suffix(".old")
     try:
@@ -29,6 +36,7 @@ def new_folder(path: str | os.PathLike[str], mark: str | None = None) -> Iterato
             shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
+        _check(target, always, sometimes)  # somebody may have put something there in the meantime
         if target.exists():
             os.replace(target, old)
         os.replace(partial, target)
@@ -48,15 +56,32 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
             refuse(f"{folder / name}", "a folder of its own", "a link")
 
 
-def _check(target: Path, mark: str | None) -> None:
+def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
+    """Refuses a folder with anything in it that is not of an earlier result."""
     try:
         if not target.exists():
             return
         if not target.is_dir():
             refuse(f"{target}", "the name of a folder to write", "a file")
-        names = sorted(entry.name for entry in target.iterdir())
+        names = (*always, *sometimes) if all((target / name).exists() for name in always) else ()
+        other = next((name for name, folder in _held(target) if not _known(name, folder, names)), None)
     except (OSError, ValueError) as error:
         raise NeuralEMError(f"{target}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
-    if names and (mark is None or mark not in names):
-        what = "a new or empty folder" + ("" if mark is None else ", or an earlier result to replace")
-        refuse(f"{target}", what, f"one that holds {names[0]}")
+    if other is not None:
+        what = "a new or empty folder" + (", or an earlier result with nothing else in it" if always else "")
+        refuse(f"{target}", what, f"one that holds {other}")
+
+
+def _held(target: Path) -> Iterator[tuple[str, bool]]:
+    """The name of all there is in a folder and below, the nearest first, and whether it is a folder."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(target, onerror=fail):
+        for name in sorted((*folders, *files)):
+            yield (Path(place) / name).relative_to(target).as_posix(), name in folders
+
+
+def _known(name: str, folder: bool, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, each) or (folder and each.startswith(f"{name}/")) for each in names)
