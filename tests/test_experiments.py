@@ -16,6 +16,7 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build, preset, reopen, run_path, train
 from neural_em.experiments.presets import ABOUT
+from neural_em.training import TrainingConfig, fit
 from tests.tiny import TINY, best_weights, same
 
 
@@ -173,6 +174,18 @@ def test_resume_never_begins(tmp_path: Path) -> None:
         train(build("flying-shapes", TINY), tmp_path / "none", device="cpu", resume=True, quiet=True)
     with pytest.raises(NeuralEMError, match="expected a run folder to go on with"):
         reopen(tmp_path)
+
+
+def test_a_run_of_fit_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its data came from Python; no others are made up for it."""
+    model = neural_em.NeuralEM(neural_em.ModelConfig(height=8, width=14, theta_size=5, convolutions=(3,), hidden=7))
+    settings = TrainingConfig(components=2, batch_size=4, epochs=1, engine="plain", tensorboard=False)
+    fit(model, torch.rand(4, 8, 1, 8, 14), settings, run=tmp_path / "run")
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    message = "run: expected a run of nem train, got one of fit, whose data only Python has"
+    with pytest.raises(NeuralEMError, match=message):
+        reopen(tmp_path / "run")
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
 
 
 def test_own_data_decide_the_models_size(tmp_path: Path) -> None:

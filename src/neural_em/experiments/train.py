@@ -18,6 +18,7 @@ from neural_em.errors import refuse
 from neural_em.experiments.begin import first_weights
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.presets import PRESETS
+from neural_em.experiments.runs import read_experiment
 from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.storage import load
@@ -85,8 +86,11 @@ def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
     """The experiment of a run folder, and how many seeds are trained in it."""
     if not (Path(run) / CONFIG).is_file():
         refuse(f"{run}", "a run folder to go on with", "one without config.yaml" if Path(run).is_dir() else "none")
+    experiment, data_known = read_experiment(Path(run))
+    if not data_known:
+        refuse(f"{run}", "a run of nem train", "one of fit, whose data only Python has")
     seeds = sum(path.is_dir() for path in Path(run).glob("seed-*"))
-    return configs.read(Experiment, Path(run) / CONFIG), max(1, seeds)
+    return experiment, max(1, seeds)
 
 
 class _Trainer:
