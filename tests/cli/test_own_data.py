@@ -112,6 +112,26 @@ def test_a_run_trained_on_fitted_images_takes_an_hdf5_file_as_it_is(run_nem: Run
     assert PERFECT in ended.out
 
 
+def test_scores_of_files_that_changed_are_made_anew(run_nem: Run, hand_made: Run, images: Path) -> None:
+    """Of a run's own data and of others; scores of files that did not change are kept."""
+    run, other = hand_made(), hand_made(groups="random", name="other")
+    masks = images.parent / "masks"
+    changes = (
+        ([], lambda: shutil.copy(other.data, run.data)),
+        (["--data", images, "--masks", masks], lambda: Image.fromarray(enlarged(GROUPS.T)).save(masks / "00.png")),
+    )
+    for options, change in changes:
+        before = set(run.folder.glob("evaluations/*[!s].json"))
+        assert run_nem("report", run.folder, *options, "--device", "cpu").status == 0
+        (written,) = set(run.folder.glob("evaluations/*[!s].json")) - before
+        first = written.read_bytes()
+        assert run_nem("report", run.folder, *options, "--device", "cpu").status == 0
+        assert written.read_bytes() == first
+        change()
+        assert run_nem("report", run.folder, *options, "--device", "cpu").status == 0
+        assert json.loads(written.read_bytes())["per_sequence"] != json.loads(first)["per_sequence"]
+
+
 def test_what_training_has_seen_is_said(run_nem: Run, hand_made: Run) -> None:
     run = hand_made()
     for split, words in (

@@ -19,7 +19,7 @@ from neural_em.data.config import MAX_OBJECTS, SPLITS
 from neural_em.errors import check_integer, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
-from neural_em.experiments.own_data import about_part, own_data, usual_part
+from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
@@ -177,6 +177,7 @@ class Evaluator:
 
     def result(self, run: TrainedRun, evaluation: Evaluation) -> Result:
         """Evaluates a run; the result's settings say everything that it depends on."""
+        about = identity(run, evaluation)  # first: files that change in the meantime are not those that were read
         data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
         told = None if self.progress is None else _named(self.progress, run.name)
         precision = devices.of_evaluation(run.experiment.training.precision)
@@ -185,7 +186,7 @@ class Evaluator:
         made = environment.describe(self.device, devices.resolve(precision, self.device))
         seconds = round(time.monotonic() - began, 3)
         settings = {
-            **result.settings, **identity(run, evaluation), "data_note": _joined(evaluation.note(run), result.note),
+            **result.settings, **about, "data_note": _joined(evaluation.note(run), result.note),
             "trained_components": run.experiment.training.components,
             "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
         }  # fmt: skip
@@ -202,10 +203,13 @@ class Evaluator:
 
 def identity(run: TrainedRun, evaluation: Evaluation) -> dict[str, Any]:
     """What one evaluation is about: the weights and the data; another one is not the same result."""
+    data = evaluation.data_config(run)
+    files = fingerprint(data)
     return {
         "split": evaluation.split,
         "size": evaluation.size,
-        "data": json.loads(json.dumps(configs.to_dict(evaluation.data_config(run)))),
+        "data": json.loads(json.dumps(configs.to_dict(data))),
+        **({} if files is None else {"files": files}),
         "data_seed": run.experiment.data_seed,
         "weights": run.which,
         "fingerprint": run.fingerprint(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from neural_em.data.config import Part
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.load import divided
 from neural_em.experiments.runs import TrainedRun
+from neural_em.files import from_home
 from neural_em.segment import usual_channels
 
 _EVERYTHING = 10**9  # sequences
@@ -34,6 +37,27 @@ def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
         own = replace(own, channels=seen if trained_on_files else usual_channels(model))
     fit: Any = "resize" if own.fit == "none" else own.fit
     return replace(own, fit=fit, height=model.height, width=model.width)
+
+
+def fingerprint(data: DataConfig) -> str | None:
+    """Tells one state of the user's files and masks from another, by names, sizes and times; None where none are."""
+    if data.kind != "file" or not os.path.exists(from_home(data.path or "")):
+        return None
+    lines = [line for path in (data.path, data.masks) if path for line in ("/", *sorted(_files(from_home(path))))]
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _files(path: Path) -> Iterator[str]:
+    """A line about each file at a place or below it."""
+    found, seen = [path] if path.is_file() else [], set[str]()
+    for place, folders, names in os.walk(path, followlinks=True):
+        seen.add(os.path.realpath(place))
+        folders[:] = [name for name in folders if os.path.realpath(os.path.join(place, name)) not in seen]
+        found += [Path(place, name) for name in names]
+    for file in found:
+        if file.exists():  # not so for a link to nowhere
+            about = file.stat()
+            yield f"{file.relative_to(path)!s} {about.st_size} {about.st_mtime_ns}"
 
 
 def usual_part(path: str | None) -> Part:
