@@ -14,7 +14,7 @@ import torch
 import neural_em
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError
-from neural_em.experiments import PRESETS, Experiment, build, preset, reopen, run_path, train
+from neural_em.experiments import PRESETS, Experiment, build, override, preset, reopen, run_path, train
 from neural_em.experiments.presets import ABOUT
 from neural_em.training import TrainingConfig, fit
 from tests.tiny import TINY, best_weights, same
@@ -154,6 +154,44 @@ def test_a_finished_stage_is_not_trained_again(tmp_path: Path) -> None:
     longer = build("flying-shapes", [*TINY, stages, "training.epochs=3"])
     train(longer, tmp_path, device="cpu", quiet=True, callbacks=[lambda e, i: events.append((e, i["run"]))])
     assert [run for event, run in events if event == "epoch"] == ["stage-2"]
+
+
+STAGES = "stages=[[training.learning_rate=0.01, training.epochs=1],[training.epochs=1]]"
+FALLING = "stages=[[training.schedule=cosine, training.epochs=1],[training.schedule=cosine, training.epochs=1]]"
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_more_epochs_hold_in_the_last_stage_of_a_run_that_goes_on(tmp_path: Path, seeds: int) -> None:
+    """Whatever the stages said of epochs; those that were built on stay as they are, and it is said."""
+    train(build("flying-shapes", [*TINY, STAGES]), tmp_path, seeds, device="cpu", quiet=True)
+    experiment, found = reopen(tmp_path)
+    experiment = override(experiment, ["training.epochs=3"])
+    assert [part.training.epochs for part in experiment.parts()] == [3, 3]
+    notes: list[tuple[str, str]] = []
+    callback = lambda event, info: notes.append((info["run"], info["text"])) if event == "note" else None  # noqa: E731
+    outcomes = train(experiment, tmp_path, found, device="cpu", quiet=True, callbacks=[callback])
+    assert [outcome.progress.epoch for outcome in outcomes] == [3] * seeds
+    for name in ("", "seed-0", "seed-1"):
+        folder = tmp_path / name
+        if (folder / "stage-1").is_dir():
+            assert configs.read(Experiment, folder / "stage-1" / "config.yaml").training.epochs == 1
+            text = "stays as it is (epochs 1): the next stage began with its weights"
+            assert (f"{name}/stage-1".lstrip("/"), text) in notes
+            assert text in (folder / "log.txt").read_text()
+    assert len([name for name, text in notes if "stays" in text]) == seeds
+    again = train(reopen(tmp_path)[0], tmp_path, found, device="cpu", quiet=True)
+    assert [outcome.progress.epoch for outcome in again] == [3] * seeds
+
+
+def test_a_falling_rate_keeps_its_epochs(tmp_path: Path) -> None:
+    """Where the stage has begun, more of them are refused and nothing is changed."""
+    train(build("flying-shapes", [*TINY, FALLING]), tmp_path, device="cpu", quiet=True)
+    before = (tmp_path / "config.yaml").read_bytes()
+    longer = override(reopen(tmp_path)[0], ["training.epochs=3"])
+    with pytest.raises(NeuralEMError, match=r"stage-2: expected the config of this run \(training.epochs=1\), got"):
+        train(longer, tmp_path, device="cpu", quiet=True)
+    assert (tmp_path / "config.yaml").read_bytes() == before
+    assert train(reopen(tmp_path)[0], tmp_path, device="cpu", quiet=True)[0].finished
 
 
 def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:

@@ -156,6 +156,17 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert _left(tmp_path / "run") == _left(tmp_path / "whole")
 
 
+def test_more_epochs_for_a_run_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the preset or without it: they hold in the last stage, and the other one stays as it is."""
+    options = ["--set", "stages=[[training.epochs=1],[training.epochs=1]]", "--run", str(tmp_path)]
+    _run_here([*TINY, *options])
+    for words in (["train", "--resume", "--run", str(tmp_path)], [*TINY, *options[2:], "--set", "stages=[[],[]]"]):
+        epochs = _steps_done(tmp_path) // 4  # of both stages, four steps each
+        _run_here([*words, "--epochs", str(epochs)])
+        assert f"stage-2: epoch {epochs}/{epochs}" in capsys.readouterr().out
+        assert _steps_done(tmp_path) // 4 == epochs + 1
+
+
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """One clear error, the last epoch still there, and with room again the run goes on."""
     options = [*TINY, "--run", str(tmp_path / "run")]

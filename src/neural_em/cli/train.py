@@ -79,7 +79,7 @@ def train(
         "training.precision": precision,
     }  # fmt: skip
     overrides = [f"{name}={value}" for name, value in options.items() if value is not None] + (settings or [])
-    from neural_em import config, experiments
+    from neural_em import experiments
 
     if preset is not None:
         experiment, found = experiments.build(preset, overrides, data, masks, weights), 1
@@ -88,7 +88,7 @@ def train(
             if value is not None:
                 refuse(option, "a preset as well, because a run goes on as it began", repr(str(value)))
         experiment, found = experiments.reopen(run)
-        experiment = config.override(experiment, overrides)
+        experiment = experiments.override(experiment, overrides)
     else:
         refuse("nem train", f"a preset ({', '.join(experiments.PRESETS)}), or --resume and --run", "none")
     path = experiments.run_path(experiment, run, seeds or found)

@@ -14,7 +14,7 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import ModelConfig
 from neural_em.storage.pretrained import lasting_name
 from neural_em.training import TrainingConfig
-from neural_em.training.run_folder import changeable, flat
+from neural_em.training.run_folder import changeable, field_of, flat
 
 _SIZES = ("channels", "height", "width")
 _LONGEST_NAME = 100
@@ -59,7 +59,7 @@ class Experiment:
                 refuse(
                     "model.step_size", "none, because the weights to begin with have their own", self.model.step_size
                 )
-        if any(assignment.partition("=")[0].strip() == "weights" for stage in self.stages for assignment in stage):
+        if any(field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
             refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
 
     def stage(self, number: int) -> Experiment:

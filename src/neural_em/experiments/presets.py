@@ -13,6 +13,7 @@ from neural_em.errors import refuse, unknown
 from neural_em.experiments.config import Experiment
 from neural_em.model import preset as network
 from neural_em.training import TrainingConfig
+from neural_em.training.run_folder import field_of, without
 
 _FLYING_SHAPES = Experiment(
     "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
@@ -103,10 +104,15 @@ def build(
     elif masks is not None:
         refuse("masks", "the data they belong to as well (--data)", "masks alone")
     overrides = list(overrides)
-    changed = {assignment.partition("=")[0].strip() for assignment in overrides}
+    changed = {field_of(assignment) for assignment in overrides}
     if data is not None and "data.objects" in changed:
         refuse("objects", "none, because your own data hold what they hold", "a number of objects")
     if weights is not None and "weights" in changed:
         refuse("weights", "one trained model", f"{os.fspath(weights)} and another one")
-    kept = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in changed) for stage in experiment.stages)
-    return configs.override(replace(experiment, stages=kept), overrides)
+    return override(experiment, overrides)
+
+
+def override(experiment: Experiment, overrides: Iterable[str]) -> Experiment:
+    """An experiment with dotted fields replaced, in every stage: what a stage says of them no longer holds."""
+    overrides = list(overrides)
+    return configs.override(replace(experiment, stages=without(experiment.stages, map(field_of, overrides))), overrides)

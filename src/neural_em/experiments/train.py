@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,7 +28,7 @@ from neural_em.training import device as devices
 from neural_em.training.display import logger, shown
 from neural_em.training.keeper import read_finished
 from neural_em.training.loop import Callback, Run
-from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, open_in_first
+from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, compare, open_in_first
 from neural_em.training.state import EPOCHS, Progress
 from neural_em.training.stop import Stop
 from neural_em.training.together import Steps, outcomes, train_together
@@ -71,7 +72,9 @@ def train(
         with stop.listening(), devices.products(settings.precision, here, settings.deterministic):
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
             sized = trainer.sized(experiment, usual)
-            trainer.read_first(sized, lambda: any(path.rglob(CHECKPOINTS)))  # refused before anything is written
+            # refused before anything is written
+            trainer.read_first(sized, lambda: any(path.rglob(CHECKPOINTS)))
+            trainer.check_stages(sized, path, seeds)
             return trainer.seeds(sized, path, seeds)
 
 
@@ -131,15 +134,25 @@ class _Trainer:
 
         return None if experiment.weights is None else distributed.from_first(look, self.device)
 
+    def check_stages(self, experiment: Experiment, path: Path, count: int) -> None:
+        """Refuses settings that a stage did not begin with; of those that others were built on, how long is kept."""
+
+        def look() -> None:
+            runs = {"": experiment} if count == 1 else _named(experiment, count)
+            for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
+                stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
+                if checkpoint.found(stage / CHECKPOINTS):
+                    compare(stage, run.stage(number) if kept is None else _as_before(run.stage(number), kept))
+
+        distributed.from_first(look, self.device)
+
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
         if count == 1:
             return outcomes(train_together({"": self._seed(experiment, path, "")}, self.device))
-        first = experiment.training.seed
-        names = {f"seed-{seed}": experiment.with_seed(seed) for seed in range(first, first + count)}
         parent = open_in_first(path, experiment, self.device, parts=True)
         try:
-            runs = {name: self._seed(each, path / name, name) for name, each in names.items()}
+            runs = {name: self._seed(each, path / name, name) for name, each in _named(experiment, count).items()}
             results = train_together(runs, self.device)
             if parent is not None:
                 ended = {name: result for name, result in results.items() if isinstance(result, Outcome)}
@@ -158,10 +171,13 @@ class _Trainer:
         try:
             weights, summaries = None, {}
             for number in range(len(experiment.stages)):
-                stage, following = f"stage-{number + 1}", path / f"stage-{number + 2}"
-                sealed = bool(checkpoint.found(following / CHECKPOINTS))  # the next stage began with its weights
+                stage, part = f"stage-{number + 1}", experiment.stage(number)
                 full_name = f"{name}/{stage}".lstrip("/")
-                outcome = yield from self._single(experiment.stage(number), path / stage, full_name, weights, sealed)
+                kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
+                if kept is not None and part != (part := _as_before(part, kept)):
+                    text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
+                    self._note(full_name, text, parent)
+                outcome = yield from self._single(part, path / stage, full_name, weights, kept is not None)
                 summaries[stage] = outcome.summary()
                 if not outcome.finished:
                     break
@@ -219,9 +235,32 @@ class _Trainer:
         model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
         progress = configs.from_dict(Progress, found[1])
         outcome = Outcome(name, model.to(self.device), found[0], progress, None if folder is None else folder.path)
+        can = experiment.training.schedule == "constant" and found[0] == EPOCHS and not sealed
+        self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
         for callback in self.callbacks if distributed.is_first() else ():
-            can = experiment.training.schedule == "constant" and found[0] == EPOCHS
-            longer = "; a larger number of epochs goes on" if can else ""
-            callback("note", {"run": name, "text": f"this run is finished{longer}"})
             callback("stop", {"run": name, "outcome": outcome})
         return outcome
+
+    def _note(self, name: str, text: str, folder: RunFolder | None = None) -> None:
+        """A line for who looks on, and for the log of a folder."""
+        told = self.callbacks if folder is None else (logger(folder), *self.callbacks)
+        for callback in told if distributed.is_first() else ():
+            callback("note", {"run": name, "text": text})
+
+
+def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
+    """Several seeds by the names of their folders."""
+    first = experiment.training.seed
+    return {f"seed-{seed}": experiment.with_seed(seed) for seed in range(first, first + count)}
+
+
+def _kept(path: Path, number: int) -> dict[str, Any] | None:
+    """How long a stage, counted from 0, was to be trained; None where the next one has not begun with its weights."""
+    if not checkpoint.found(path / f"stage-{number + 2}" / CHECKPOINTS):
+        return None
+    training = read_experiment(path / f"stage-{number + 1}")[0].training
+    return {"epochs": training.epochs, "patience": training.patience}
+
+
+def _as_before(stage: Experiment, kept: dict[str, Any]) -> Experiment:
+    return replace(stage, training=replace(stage.training, **kept))

@@ -19,7 +19,7 @@ from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
 from neural_em.files import write_whole
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.sound import is_sound_run
-from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat
+from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat, without
 
 FORMAT = 1
 CURVES = ("ami_max", "upper_bound")
@@ -82,8 +82,7 @@ def wrong_settings(training: Training, path: Path) -> str:
 
 def _fixed(experiment: Experiment) -> dict[str, Any]:
     """The settings that make it this experiment, of its stages too."""
-    stages = tuple(tuple(a for a in stage if a.partition("=")[0].strip() not in _FREE) for stage in experiment.stages)
-    settings = flat(configs.to_dict(replace(experiment, stages=stages)))
+    settings = flat(configs.to_dict(replace(experiment, stages=without(experiment.stages, _FREE))))
     return {key: value for key, value in settings if key not in _FREE}
 
 

@@ -173,14 +173,30 @@ def open_in_first(
 
 def compare(path: Path, config: Any) -> None:
     """Refuses a folder whose config is another one, naming every field that differs."""
-    old = dict(flat(configs.to_dict(configs.read(type(config), path / CONFIG))))
-    new = dict(flat(configs.to_dict(config)))
+    old, new = (_fields(each) for each in (configs.read(type(config), path / CONFIG), config))
     free = changeable(old)
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in free]
     if differing:
         expected = ", ".join(f"{key}={old.get(key)}" for key in differing)
         got = ", ".join(f"{key}={new.get(key)}" for key in differing)
         raise NeuralEMError(f"{path}: expected the config of this run ({expected}), got {got}; choose another --run")
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    """By dotted names; of the stages what no stage may change, as the folder of each says itself what it may."""
+    fields = dict(flat(configs.to_dict(config)))
+    return {**fields, "stages": without(fields["stages"], CHANGEABLE)} if "stages" in fields else fields
+
+
+def without(stages: Iterable[Iterable[str]], fields: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Stages, each a list of ``field=value``, without what they say of some fields."""
+    left_out = frozenset(fields)
+    return tuple(tuple(each for each in stage if field_of(each) not in left_out) for stage in stages)
+
+
+def field_of(assignment: str) -> str:
+    """The dotted name in ``name=value``."""
+    return assignment.partition("=")[0].strip()
 
 
 def changeable(fields: Mapping[str, Any]) -> frozenset[str]:
