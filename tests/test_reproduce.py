@@ -20,7 +20,7 @@ from neural_em.report.run_figures import bce_bars
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction, chosen, pictures
 from neural_em.reproduce.cells import cells
 from neural_em.reproduce.page import render
-from neural_em.reproduce.records import collect, laid_out, read_record, write_record
+from neural_em.reproduce.records import collect, finished, laid_out, read_record, write_record
 
 # the rows of the paper's Table 1, as they are printed: train, test, test generalization
 TABLE_1 = """
@@ -298,6 +298,25 @@ def test_records_are_kept_and_only_read_by_their_own_kind(tmp_path: Path) -> Non
     with pytest.raises(NeuralEMError, match=r"static-shapes\.json"):
         read_record(path, training)
     assert read_record(tmp_path / "none.json", training) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "asked", "done"),
+    [
+        ("flying-mnist-plus", 25, None, True),  # as many as the last stage has
+        ("flying-mnist-plus", 24, None, False),
+        ("flying-mnist-plus", 25, 26, False),
+        ("flying-mnist-staged", 25, None, False),
+        ("flying-mnist-staged", 25, 25, True),
+        ("static-shapes", 500, None, True),
+    ],
+)
+def test_a_run_is_finished_with_the_epochs_of_its_last_stage(
+    name: str, epochs: int, asked: int | None, done: bool, tmp_path: Path
+) -> None:
+    summary = {"stopped": "epochs", "finished": True, "epochs": epochs}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert finished(tmp_path, TRAININGS[name].experiment(asked)) is done
 
 
 def test_laid_out_is_json() -> None:

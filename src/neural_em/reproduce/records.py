@@ -91,7 +91,7 @@ def finished(path: Path, experiment: Experiment) -> bool:
     summary = read_summary(path)
     if summary.get("stopped") == "epochs":
         epochs = summary.get("epochs")
-        return isinstance(epochs, int) and epochs >= experiment.training.epochs
+        return isinstance(epochs, int) and epochs >= experiment.parts()[-1].training.epochs  # those of the last stage
     return summary.get("finished") is True or summary.get("problem") is not None
 
 
