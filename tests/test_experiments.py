@@ -194,6 +194,17 @@ def test_a_falling_rate_keeps_its_epochs(tmp_path: Path) -> None:
     assert train(reopen(tmp_path)[0], tmp_path, device="cpu", quiet=True)[0].finished
 
 
+def test_a_stage_that_meets_not_a_number_is_in_the_summary_of_the_run(tmp_path: Path) -> None:
+    stages = "stages=[[training.learning_rate=0.01],[training.learning_rate=1.0e30]]"
+    with pytest.raises(NeuralEMError, match="2 of 2 runs failed"):
+        train(build("flying-shapes", [*TINY, stages]), tmp_path, 2, device="cpu", quiet=True)
+    for name in ("seed-0", "seed-1"):
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert (summary["finished"], summary["stopped"]) == (False, "not-a-number")
+        assert f"{name}/stage-2: " in summary["problem"]
+        assert [stage["stopped"] for stage in summary["stages"].values()] == ["epochs", "not-a-number"]
+
+
 def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:
     """The data are not even made."""
     experiment = build("flying-shapes", TINY)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from neural_em.reproduce import COMPARISONS, NUMBERS, TRAININGS
+from neural_em.training import loop
 
 Run = Callable[..., Any]
 RUNS, PAGE = Path("runs/quick"), Path("runs/quick/results/reproduction.md")
@@ -145,6 +146,27 @@ def test_one_that_cannot_be_done_does_not_hold_up_the_others(run_nem: Run, monke
     assert "/nowhere" in ended.errors
     assert not cells()["static-shapes", "test", "ami_max"]["missing"]
     assert cells()["flying-mnist", "test", "ami_max"]["missing"]
+
+
+def test_a_seed_that_meets_not_a_number_does_not_hold_up_the_others(
+    run_nem: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = loop.Run._watch
+
+    def spoilt(run: loop.Run) -> None:
+        if run.name == "seed-1":
+            run._losses.fill_(float("nan"))
+        watch(run)
+
+    monkeypatch.setattr(loop.Run, "_watch", spoilt)
+    ended = run_nem(*QUICK, "static-shapes")
+    assert ended.status == 2
+    assert "1 of 2 runs failed" in ended.errors
+    assert ended.errors.count("training loss at epoch 1") == 1
+    assert cells()["static-shapes", "test", "ami_max"]["seeds"] == ["0"]
+    assert "- static-shapes, seed 1: seed-1: training loss at epoch 1" in PAGE.read_text(encoding="utf-8")
+    ended = run_nem(*QUICK, "static-shapes")  # nothing is left to do
+    assert (ended.status, ended.out) == (0, f"{PAGE}\n")
 
 
 @pytest.mark.parametrize(

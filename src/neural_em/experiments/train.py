@@ -15,9 +15,10 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.begin import first_weights
 from neural_em.experiments.config import Experiment
+from neural_em.experiments.logs import read_summary
 from neural_em.experiments.presets import PRESETS
 from neural_em.experiments.runs import read_experiment
 from neural_em.files import write_whole
@@ -169,7 +170,7 @@ class _Trainer:
         """Every stage in a folder of its own, begun with the best weights of the one before."""
         parent = open_in_first(path, experiment, self.device, parts=True)
         try:
-            weights, summaries = None, {}
+            weights, summaries, stage = None, {}, ""
             for number in range(len(experiment.stages)):
                 stage, part = f"stage-{number + 1}", experiment.stage(number)
                 full_name = f"{name}/{stage}".lstrip("/")
@@ -188,6 +189,12 @@ class _Trainer:
                     for file in (BEST, LAST):
                         write_whole(path / file, (path / stage / file).read_bytes())
             return replace(outcome, name=name, path=path)
+        except NeuralEMError:
+            ended = read_summary(path / stage)
+            if parent is not None and ended.get("problem"):  # not-a-number, which is the end of the whole run
+                ended.pop("sha256", None)
+                parent.write_summary({**ended, "stages": {**summaries, stage: ended}})
+            raise
         finally:
             if parent is not None:
                 parent.close()

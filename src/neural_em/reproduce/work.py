@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -82,7 +83,7 @@ class Reproduction:
         return self._evaluator
 
     def do(self, trainings: Sequence[Training]) -> Path:
-        """Trains and evaluates what is missing; a training that cannot be done does not hold up the others.
+        """Trains and evaluates what is missing; a training or a seed that cannot be done does not hold up the others.
 
         Returns:
             The page.
@@ -92,12 +93,10 @@ class Reproduction:
             self._write_cells([])
         with _threads(1 if self.quick else None):  # what is so small is slower on more
             for training in trainings:
-                try:
-                    self._train(training)
-                    self._evaluate(training)
-                except NeuralEMError as error:
-                    self.problems.append(f"{training.name}: {error}")
-                    self.say(f"{training.name}: {error}")
+                met = [problem for work in (self._train, self._evaluate) if (problem := _problem(work, training))]
+                for problem in met:
+                    self.say(f"{training.name}: {problem}")
+                self.problems += [f"{training.name}: {'; '.join(met)}"] if met else []
                 self._record(training)  # at once: a kill later on loses nothing
                 if self.interrupted or self._left() == 0:
                     self.say("stopped; the same command goes on")
@@ -142,10 +141,13 @@ class Reproduction:
         minutes = None if self._deadline is None else max(self._left(), 1e-3) / 60  # one step is always done
         if self.seeds == 1:  # in a sub-folder as well, so that more can join it
             RunFolder(folder, experiment, parts=True).close()
-            outcomes = train(experiment, seeds[0], 1, self.device, minutes, quiet=self.quick)
+            train(experiment, seeds[0], 1, self.device, minutes, callbacks=[self._see], quiet=self.quick)
         else:
-            outcomes = train(experiment, folder, self.seeds, self.device, minutes, quiet=self.quick)
-        self.interrupted = any(outcome.stopped == INTERRUPTED for outcome in outcomes)
+            train(experiment, folder, self.seeds, self.device, minutes, callbacks=[self._see], quiet=self.quick)
+
+    def _see(self, event: str, info: dict[str, Any]) -> None:
+        """Notes that somebody asked to stop, also where another seed ends in an error."""
+        self.interrupted |= event == "stop" and info["outcome"].stopped == INTERRUPTED
 
     def _evaluate(self, training: Training) -> None:
         """Evaluates the runs that were not evaluated since their weights last changed."""
@@ -169,6 +171,15 @@ class Reproduction:
         data = experiment.data
         shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
         return experiment.for_frames(shape, PRESETS[experiment.name].model)
+
+
+def _problem(work: Callable[[Training], None], training: Training) -> str:
+    """What kept work on a training from ending well; empty for nothing."""
+    try:
+        work(training)
+    except NeuralEMError as error:
+        return str(error)
+    return ""
 
 
 def _holds_results(folder: Path) -> bool:
