@@ -134,6 +134,23 @@ def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     assert reopen(tmp_path / "three")[1] == 3
 
 
+def test_a_kill_before_all_seeds_have_begun_leaves_none_out(tmp_path: Path) -> None:
+    """Their folders come one by one; how many there are to be is known before."""
+
+    def kill(event: str, info: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    experiment = build("flying-shapes", TINY)
+    with pytest.raises(KeyboardInterrupt):
+        train(experiment, tmp_path, seeds=3, device="cpu", quiet=True, callbacks=[kill])
+    assert [path.name for path in tmp_path.glob("seed-*")] == ["seed-0"]
+    assert reopen(tmp_path)[1] == 3
+    train(experiment, tmp_path, seeds=2, device="cpu", quiet=True)
+    assert reopen(tmp_path)[1] == 3
+    (tmp_path / "summary.json").unlink()  # as older runs have it
+    assert reopen(tmp_path)[1] == 2
+
+
 def test_stages_begin_with_the_best_weights_before(tmp_path: Path) -> None:
     """Stage 2 with a learning rate of almost nothing ends where stage 1 was best."""
     stages = "stages=[[training.learning_rate=0.01],[training.learning_rate=1.0e-30]]"

@@ -19,7 +19,7 @@ _COLUMNS = {row.name for row in fields(Row)} - {"binding", "best"}  # of the met
 # what a summary may hold under each name; anything else is left out
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "stopped": str, "finished": bool, "problem": str, "epochs": int, "best_epoch": int, "seconds": (int, float),
-    "warnings": list, "stages": dict, "sha256": dict,
+    "warnings": list, "stages": dict, "sha256": dict, "seeds": int,
 }  # fmt: skip
 
 

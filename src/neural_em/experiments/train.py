@@ -18,7 +18,7 @@ from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.begin import first_weights
 from neural_em.experiments.config import Experiment
-from neural_em.experiments.logs import read_summary
+from neural_em.experiments.logs import read_summary, sub_folders
 from neural_em.experiments.presets import PRESETS
 from neural_em.experiments.runs import read_experiment
 from neural_em.files import write_whole
@@ -93,8 +93,7 @@ def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
     experiment, data_known = read_experiment(Path(run))
     if not data_known:
         refuse(f"{run}", "a run of nem train", "one of fit, whose data only Python has")
-    seeds = sum(path.is_dir() for path in Path(run).glob("seed-*"))
-    return experiment, max(1, seeds)
+    return experiment, max(1, _seeds_of(Path(run)))
 
 
 class _Trainer:
@@ -153,11 +152,14 @@ class _Trainer:
             return outcomes(train_together({"": self._seed(experiment, path, "")}, self.device))
         parent = open_in_first(path, experiment, self.device, parts=True)
         try:
+            seeds = max(count, _seeds_of(path))
+            if parent is not None and read_summary(path).get("seeds") != seeds:
+                parent.write_summary({"seeds": seeds})  # at once: the folders of the seeds come one by one
             runs = {name: self._seed(each, path / name, name) for name, each in _named(experiment, count).items()}
             results = train_together(runs, self.device)
             if parent is not None:
-                ended = {name: result for name, result in results.items() if isinstance(result, Outcome)}
-                parent.write_summary({"runs": {name: outcome.summary() for name, outcome in ended.items()}})
+                ended = {name: result.summary() for name, result in results.items() if isinstance(result, Outcome)}
+                parent.write_summary({"seeds": seeds, "runs": ended})
             return outcomes(results)
         finally:
             if parent is not None:
@@ -253,6 +255,11 @@ class _Trainer:
         told = self.callbacks if folder is None else (logger(folder), *self.callbacks)
         for callback in told if distributed.is_first() else ():
             callback("note", {"run": name, "text": text})
+
+
+def _seeds_of(path: Path) -> int:
+    """How many seeds a folder is for: as it says itself, and at least as many as it holds."""
+    return max(int(read_summary(path).get("seeds", 0)), len(sub_folders(path, "seed-")))
 
 
 def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
