@@ -86,6 +86,30 @@ main()
     assert _distance(tmp_path / "one", tmp_path / "two") < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "stopped"),
+    [("--max-minutes=99", "--max-minutes=1e-9", "max-minutes"), ("--max-minutes=1e-9", "signal", "interrupted")],
+)
+def test_all_processes_stop_for_the_same_reason(tmp_path: Path, first: str, second: str, stopped: str) -> None:
+    """Their clocks are not started at the same moment; a request to stop counts for more than the time."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os, sys
+from neural_em.cli.app import main
+from neural_em.training.stop import Stop
+option = {(first, second)!r}[int(os.environ["RANK"])]
+if option == "signal":
+    Stop.reason = property(lambda stop: "interrupted")
+else:
+    sys.argv.append(option)
+main()
+""")
+    arguments = [*OPTIONS, "--train-size", "70", "--run-dir", str(tmp_path / "run")]
+    subprocess.run([*TORCHRUN, str(_free_port()), str(program), *arguments], capture_output=True, text=True,
+                   env=_environment(), timeout=300, check=False)  # fmt: skip
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == stopped
+
+
 def test_no_thread_of_the_group_is_left(tmp_path: Path) -> None:
     """Such a thread may free a tensor while the interpreter ends, which aborts the process."""
     script = tmp_path / "join.py"
@@ -177,6 +201,6 @@ def test_one_process_needs_no_others() -> None:
     """Every function works alone."""
     device = torch.device("cpu")
     assert distributed.is_first()
-    assert not distributed.any_of(False, device)
+    assert distributed.largest(3, device) == 3
     assert distributed.from_first(lambda: {"a": [1, None]}, device) == {"a": [1, None]}
     assert distributed.total(torch.ones(2)).tolist() == [1.0, 1.0]

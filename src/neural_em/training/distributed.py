@@ -97,13 +97,13 @@ def total(values: Tensor) -> Tensor:
     return values
 
 
-def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether it holds in any process."""
+def largest(number: int, device: torch.device) -> int:
+    """The largest of all processes' numbers."""
     if world_size() == 1:
-        return flag
-    value = torch.tensor(int(flag), device=device)
+        return number
+    value = torch.tensor(number, device=device)
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value.item())
+    return int(value.item())
 
 
 def from_first(function: Callable[[], Any], device: torch.device) -> Any:

@@ -26,7 +26,7 @@ from neural_em.training.outcome import NOT_A_NUMBER, Outcome
 from neural_em.training.run_folder import RunFolder
 from neural_em.training.state import Progress, Row
 from neural_em.training.step import TrainingStep
-from neural_em.training.stop import Stop
+from neural_em.training.stop import REASONS, Stop
 from neural_em.training.validation import BINDING_FAILURES, Validation, validate
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ class Run:
         self._watched = progress.step
         self._pass_time()
         self.tell("steps", epoch=progress.epoch + 1, step=progress.step, loss=losses[-1])
-        reason = self.stop.reason
-        if distributed.any_of(reason is not None, self.device):
-            self.stopped = reason or "interrupted"
+        # the first process whose time is over stops all of them, and so does one that was asked to
+        self.stopped = REASONS[distributed.largest(REASONS.index(self.stop.reason), self.device)]
+        if self.stopped is not None:
             return
         due = time.monotonic() - self._saved >= self.config.checkpoint_seconds
         if due and self.keeper is not None and progress.step < self.steps:

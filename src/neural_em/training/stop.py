@@ -12,6 +12,7 @@ from types import FrameType
 from neural_em.errors import refuse
 
 INTERRUPTED, OUT_OF_TIME = "interrupted", "max-minutes"
+REASONS = (None, OUT_OF_TIME, INTERRUPTED)  # among several processes, the last one counts
 
 
 class Stop:
