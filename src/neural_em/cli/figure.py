@@ -78,6 +78,9 @@ def figure(
     from neural_em.experiments.evaluation import Evaluator
     from neural_em.report.run_figures import KINDS, Subject, draw, draw_usual, save, save_as
 
+    animations = [name for name, wanted in (("gif", gif), ("mp4", mp4)) if wanted]
+    if animations and out is not None and out.suffix:
+        refuse(f"--{animations[0]}", "a folder to write into as well (--out)", f"the file {out}")
     evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
     found = _found(runs, weights, preset)
     for each in kind or ():
@@ -88,7 +91,7 @@ def figure(
         if kind:
             drawings = [drawing for each in kind for drawing in draw(each, subject)]
         else:
-            drawings = draw_usual(subject, animated=gif or mp4)
+            drawings = draw_usual(subject, animated=bool(animations))
     if out is not None and out.suffix:
         if len(drawings) > 1:
             refuse("out", f"a folder for {len(drawings)} figures", f"{out}")
@@ -96,7 +99,6 @@ def figure(
         return
     alone = len(runs) == 1 and Path(runs[0]).is_dir()
     folder = out or (Path(runs[0]) / "figures" if alone else Path("figures"))
-    animations = [name for name, wanted in (("gif", gif), ("mp4", mp4)) if wanted]
     for drawing in drawings:
         for path in save(drawing, folder, animations):
             typer.echo(path)
