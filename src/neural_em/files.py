@@ -77,6 +77,11 @@ def from_home(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path from the root, with ``~`` as the home folder."""
+    return os.path.abspath(from_home(path))
+
+
 def existing(path: str | os.PathLike[str]) -> Path:
     """The path, if a file or a folder is there."""
     found = from_home(path)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from neural_em import config
 from neural_em.data import DataConfig
-from neural_em.experiments import Experiment
+from neural_em.experiments import Experiment, build
 from tests.known import BARS, GROUPS
 
 Run = Callable[..., Any]
@@ -130,6 +130,22 @@ def test_scores_of_files_that_changed_are_made_anew(run_nem: Run, hand_made: Run
         change()
         assert run_nem("report", run.folder, *options, "--device", "cpu").status == 0
         assert json.loads(written.read_bytes())["per_sequence"] != json.loads(first)["per_sequence"]
+
+
+def test_a_tilde_is_the_home_folder(
+    run_nem: Run, hand_made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves it as it is behind a ``=``; the run's own data are found too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hand_made()
+    for words in (["~/known"], ["~/known/best.safetensors"], ["~/known", "--data=~/known.h5", "--split", "training"]):
+        ended = run_nem("evaluate", *words, "--device", "cpu")
+        assert ended.status == 0, ended.errors
+        assert PERFECT in ended.out
+    assert "the training part of known.h5, which training has seen" in ended.out
+    assert str(tmp_path / "known" / "figures") in run_nem("figure", "~/known", "--pick", 0, "--device", "cpu").out
+    data = build("flying-mnist", data="~/x", masks=Path("~/y")).data
+    assert (data.path, data.masks) == (str(tmp_path / "x"), str(tmp_path / "y"))
 
 
 def test_what_training_has_seen_is_said(run_nem: Run, hand_made: Run) -> None:

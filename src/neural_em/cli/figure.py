@@ -22,6 +22,7 @@ from neural_em.cli.evaluate import (
     progress_bar,
 )
 from neural_em.errors import refuse, unknown
+from neural_em.files import from_home
 
 Size = Annotated[int | None, typer.Option(help="Sequences to score.", show_default="an earlier evaluation's, or 500")]
 
@@ -97,8 +98,8 @@ def figure(
             refuse("out", f"a folder for {len(drawings)} figures", f"{out}")
         typer.echo(save_as(drawings[0], out))
         return
-    alone = len(runs) == 1 and Path(runs[0]).is_dir()
-    folder = out or (Path(runs[0]) / "figures" if alone else Path("figures"))
+    alone = len(runs) == 1 and from_home(runs[0]).is_dir()
+    folder = out or (from_home(runs[0]) / "figures" if alone else Path("figures"))
     for drawing in drawings:
         for path in save(drawing, folder, animations):
             typer.echo(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shlex
 import time
@@ -21,6 +20,7 @@ from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
+from neural_em.files import absolute
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.training import device as devices
@@ -124,7 +124,7 @@ class Evaluation:
                 parts.append(name if value is True else f"{name}{value}")
         parts += [_file_name(change.removeprefix("data."), change) for change in self.changes]
         if self.data is not None:
-            path = os.path.abspath(self.data)
+            path = absolute(self.data)
             parts.append(_file_name(Path(path).stem, f"{path}:{self.masks}"))
         parts += [] if run.which == "best" else [run.which]
         return "-".join(parts)

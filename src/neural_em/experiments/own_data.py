@@ -14,7 +14,7 @@ from neural_em.data.config import Part
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.load import divided
 from neural_em.experiments.runs import TrainedRun
-from neural_em.files import from_home
+from neural_em.files import absolute, from_home
 from neural_em.segment import usual_channels
 
 _EVERYTHING = 10**9  # sequences
@@ -27,10 +27,10 @@ def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
     """
     data, model = run.experiment.data, run.experiment.model
     trained_on_files = run.data_known and data.kind == "file"
-    given: Any = {"path": os.path.abspath(path), "masks": None if masks is None else os.path.abspath(masks)}
+    given: Any = {"path": absolute(path), "masks": None if masks is None else absolute(masks)}
     sizes: Any = dict.fromkeys(("train_size", "validation_size", "test_size"), _EVERYTHING)
     own = replace(data, **given) if trained_on_files else DataConfig("file", **given, **sizes)
-    if is_hdf5(Path(path)):
+    if is_hdf5(from_home(path)):
         return replace(own, channels="auto", fit="none", stride=None, height=None, width=None, threshold=None)
     if own.channels == "auto":  # what the run's own files were read as, or what the model is made for
         seen: Any = "colour" if model.channels == 3 else "grey"
@@ -70,5 +70,9 @@ def about_part(run: TrainedRun, path: str, part: str) -> str:
     name = Path(path).name or path
     text = f"all of {name}" if part == "all" else f"the {part} part of {name}"
     trained = run.experiment.data.path if run.data_known else None
-    known = part in ("all", "training") and trained is not None and os.path.realpath(trained) == os.path.realpath(path)
+    known = (
+        part in ("all", "training")
+        and trained is not None
+        and os.path.realpath(trained) == os.path.realpath(from_home(path))
+    )
     return f"{text}, which training has seen" if known else text

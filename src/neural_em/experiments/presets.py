@@ -11,6 +11,7 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import refuse, unknown
 from neural_em.experiments.config import Experiment
+from neural_em.files import absolute
 from neural_em.model import preset as network
 from neural_em.training import TrainingConfig
 from neural_em.training.run_folder import field_of, without
@@ -97,7 +98,7 @@ def build(
         experiment = replace(experiment, weights=os.fspath(weights))
     if data is not None:
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
-        own: Any = {"path": os.path.abspath(data), "masks": None if masks is None else os.path.abspath(masks)}
+        own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
         if experiment.stages:
             refuse("data", "a preset without stages, which are about the preset's own data", name)
         experiment = replace(experiment, data=DataConfig("file", **own, **sizes))

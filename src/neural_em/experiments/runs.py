@@ -17,7 +17,7 @@ from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.experiments.config import Experiment
 from neural_em.experiments.logs import environments, read_metrics, read_summary, sub_folders
 from neural_em.experiments.presets import preset as preset_named
-from neural_em.files import checksum
+from neural_em.files import checksum, from_home
 from neural_em.model import NeuralEM
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
@@ -95,7 +95,7 @@ def find_runs(
         unknown("weights", which, WEIGHTS)
     found, sources = Found(), list(sources)
     for source in sources:
-        path = Path(source)
+        path = from_home(source)
         if os.path.isdir(path):  # False, not an error, where no file can have such a name
             _add_folder(found, path, which, preset)
         elif os.path.isfile(path):
