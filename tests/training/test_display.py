@@ -48,6 +48,15 @@ def test_the_end_says_why(stopped: str, text: str) -> None:
     assert "best epoch 2: loss 600.5000, AMI 0.912, ARI 0.934; 1 h 06 min in all" in line
 
 
+def test_without_validation_it_is_the_training_loss_that_got_no_better() -> None:
+    """Nothing is said of a validation that nobody made."""
+    row = Row(2, 1562, 610.25, best=True, seconds=75.2)
+    progress = Progress(epoch=12, best_loss=610.25, best_epoch=2, waited=10, seconds=4000.0, rows=(row,))
+    outcome = Outcome("", None, "patience", progress)  # type: ignore[arg-type]
+    line = str(display.line("stop", {**BASE, "outcome": outcome}))
+    assert line.startswith("stopped: no better training loss for 10 epochs; best epoch 2: loss 610.2500; ")
+
+
 def test_a_pipe_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are shown every half minute, each epoch once."""
     lines: list[str] = []

@@ -15,7 +15,7 @@ from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 
 _QUIET_SECONDS = 30.0  # inside a long epoch, a plain line is shown this often
 _REASONS = {
-    PATIENCE: "no better validation loss for {patience} epochs",
+    PATIENCE: "no better {kind} loss for {patience} epochs",
     EPOCHS: "all epochs done",
     OUT_OF_TIME: "the given minutes are over; the same command goes on",
     INTERRUPTED: "interrupted; the same command goes on",
@@ -139,9 +139,10 @@ def _score(row: Row) -> str:
 
 def _stop(info: dict[str, Any]) -> str:
     outcome = info["outcome"]
-    reason = _REASONS.get(outcome.stopped, outcome.stopped).format(patience=outcome.progress.waited)
-    parts = [f"stopped: {reason}"]
     best = outcome.progress.best_row
+    kind = "training" if best is None or best.validation_loss is None else "validation"
+    reason = _REASONS.get(outcome.stopped, outcome.stopped).format(kind=kind, patience=outcome.progress.waited)
+    parts = [f"stopped: {reason}"]
     if best is not None:
         loss = best.loss if best.validation_loss is None else best.validation_loss
         score = f", {_score(best)}" if _score(best) else ""

@@ -27,7 +27,7 @@ class Row:
         confidence: mean over scored pixels of the largest responsibility, last step.
         largest_share: share of the scored pixels that the component with the most of them explains, last step.
         binding: what kind of binding failure the validation showed; empty for none.
-        best: whether this epoch had the lowest validation loss so far.
+        best: whether this epoch had the lowest validation loss so far; training loss, where there is no validation.
         seconds: time the epoch took.
     """
 
@@ -54,7 +54,7 @@ class Progress:
     Attributes:
         epoch: whole epochs done, each with its validation.
         step: steps done in the present epoch.
-        best_loss: lowest validation loss so far.
+        best_loss: lowest validation loss so far; training loss, where there is no validation.
         best_epoch: the epoch that had it, counted from 1; 0 for none yet.
         waited: epochs since then.
         seconds: time spent, over all interruptions.
