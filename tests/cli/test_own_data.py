@@ -148,6 +148,14 @@ def test_a_tilde_is_the_home_folder(
     assert (data.path, data.masks) == (str(tmp_path / "x"), str(tmp_path / "y"))
 
 
+def test_means_over_seeds_go_home_too(run_nem: Run, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(trained.parent))
+    ended = run_nem("evaluate", f"~/{trained.name}", "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert (trained / "evaluations" / "test.json").is_file()
+    assert not Path("~").exists()
+
+
 def test_what_training_has_seen_is_said(run_nem: Run, hand_made: Run) -> None:
     run = hand_made()
     for split, words in (

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from neural_em.files import from_home
+
 Runs = Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)]
 Weights = Annotated[str, typer.Option(help="Which epoch's weights: best or last.")]
 Preset = Annotated[str | None, typer.Option(help="Preset whose data to use, for a weight file that does not tell.")]
@@ -131,7 +133,7 @@ def _show_all(places: list[str], runs: list[Any], results: list[Any], evaluation
 
     total = aggregate(results)
     typer.echo(f"mean ± standard deviation: {aggregate_table(total)}")
-    folder = out if out is not None else Path(places[0]) / EVALUATIONS if len(places) == 1 else None
+    folder = out if out is not None else from_home(places[0]) / EVALUATIONS if len(places) == 1 else None
     if folder is not None:
         typer.echo(write_aggregate(total, [run.name for run in runs], folder, evaluation.name(runs[0])))
 
