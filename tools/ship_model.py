@@ -49,7 +49,7 @@ def main() -> None:
         "epochs": summary["epochs"],
         "best_epoch": summary["best_epoch"],
         "stopped": summary["stopped"],
-        "trained": {key: start[key] for key in ("time", "commit", "device", "torch", "precision") if key in start}
+        "trained": {key: start[key] for key in ("time", "commit", "device", "precision") if key in start}
         | {"packages": start["packages"]},
         "evaluated": made,
     }

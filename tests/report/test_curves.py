@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from neural_em.errors import NeuralEMError
+from neural_em.evaluation import Curve
 from neural_em.report.curves import StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.runs import step_curve
 
 
 def test_quartiles_agree_with_the_standard_library():
     scores = np.random.default_rng(1).random((3, 41))
-    curve = StepCurve.from_scores(scores)
+    curve = step_curve(Curve.of(scores[None]))
     for t in range(3):
         lower, _, upper = statistics.quantiles(scores[t].tolist(), n=4, method="inclusive")
         assert curve.mean[t] == pytest.approx(statistics.fmean(scores[t].tolist()))
@@ -20,7 +22,7 @@ def test_quartiles_agree_with_the_standard_library():
 
 
 def test_sequences_with_nothing_to_score_are_left_out():
-    curve = StepCurve.from_scores([[1.0, np.nan, 0.0], [np.nan] * 3])
+    curve = step_curve(Curve.of(np.array([[[1.0, np.nan, 0.0], [np.nan] * 3]])))
     assert curve.mean[0] == 0.5
     assert np.isnan([curve.mean[1], curve.lower[1], curve.upper[1]]).all()
 
@@ -57,8 +59,6 @@ def test_cells_that_are_no_numbers_are_left_out_and_epochs_are_sorted():
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(NeuralEMError, match=r"scores: expected the shape \(T,N\), got \(3,\)"):
-        StepCurve.from_scores([1, 2, 3])
     with pytest.raises(NeuralEMError, match="curve: lower: expected the shape"):
         StepCurve([0.5, 0.5], [0.1], [0.9, 0.9])
     with pytest.raises(NeuralEMError, match="curve: expected one value a step"):

@@ -52,7 +52,7 @@ class Outline(HTMLParser):
 def report(squares, name="run", components=3, **changes):
     sequences = [squares(steps=4, components=components, label=label) for label in ("best", "worst")]
     rows = [{"epoch": e, "train_loss": 9.0 / e, "validation_loss": 10.0 / e, "ami_last": 1 - 1 / e} for e in (1, 2, 3)]
-    curve = StepCurve.from_scores(np.random.default_rng(0).random((4, 10)))
+    curve = StepCurve(*np.random.default_rng(0).random((3, 4)))
     run = RunReport(
         name,
         {"seed": 1, "model": {"components": components, "layers": [1, 2]}},

@@ -144,7 +144,7 @@ def page(squares, tmp_path):
     def run(name, components):
         sequences = [squares(steps=6, components=components, label=label, soft=0.0) for label in ("best", "typical")]
         rows = [{"epoch": e, "train_loss": 9 / e, "validation_ami": 1 - 1 / e} for e in range(1, 9)]
-        curve = StepCurve.from_scores(np.random.default_rng(0).random((6, 9)))
+        curve = StepCurve(*np.random.default_rng(0).random((3, 6)))
         settings = {"seed": 1, "model": {"components": components}, "note": HOSTILE}
         return RunReport(name, settings, rows, {"ami": {"last": 0.9}}, {"AMI": curve}, sequences, 6)
 

@@ -35,16 +35,6 @@ class StepCurve:
                 refuse(f"curve: {name}", f"the shape {mean.shape}", values.shape)
             object.__setattr__(self, name, values)
 
-    @classmethod
-    def from_scores(cls, scores: Any) -> StepCurve:
-        """From one score a step and sequence, (T,N); NaN scores are left out, a step without any is NaN."""
-        scores = np.asarray(scores, np.float64)
-        if scores.ndim != 2 or 0 in scores.shape:
-            refuse("scores", "the shape (T,N)", scores.shape)
-        kept = [row[~np.isnan(row)] for row in scores]
-        rows = [(row.mean(), *np.quantile(row, (0.25, 0.75))) if len(row) else (np.nan,) * 3 for row in kept]
-        return cls(*np.array(rows).T)
-
     @property
     def steps(self) -> NDArray[np.int64]:
         """The steps, counted from 1."""

@@ -66,7 +66,6 @@ class Bars:
     def __init__(self, progress: Any) -> None:
         self.progress = progress
         self._tasks: dict[str, Any] = {}
-        self._seconds: dict[str, float] = {}
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
         """Shows an event."""
