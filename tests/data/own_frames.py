@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from neural_em import NeuralEMError
 from neural_em.data import DataConfig, load_split
 
 
@@ -19,6 +21,14 @@ def save(folder: Path, frames: np.ndarray, names: list[str] | None = None) -> Pa
 
 def load(path: Path, split: Any = "training", max_bytes: int | None = None, **fields: Any) -> Any:
     return load_split(DataConfig("file", path=str(path), **fields), split, 0, max_bytes=max_bytes)
+
+
+def refused_by_name(path: Path, names: str, **fields: Any) -> None:
+    """Loading these is refused in one line that names what does not fit."""
+    with pytest.raises(NeuralEMError) as error:
+        load(path, **fields)
+    assert names in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def everything(data: Any) -> tuple[np.ndarray, np.ndarray | None]:

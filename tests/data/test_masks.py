@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neural_em import NeuralEMError
-from tests.data.own_frames import counted, everything, load, save
+from tests.data.own_frames import counted, everything, load, refused_by_name, save
 
 RNG = np.random.default_rng(0)
 
@@ -45,19 +44,11 @@ def test_masks_with_a_palette_are_read_by_index(tmp_path: Path) -> None:
     assert groups[0, 0].ravel().tolist() == list(range(20))
 
 
-def test_masks_of_frame_folders(tmp_path: Path) -> None:
-    for name in ("a", "b"):
+@pytest.mark.parametrize("names", [("a", "b"), ("s0.1", "s0.2")])
+def test_masks_of_frame_folders(tmp_path: Path, names: tuple[str, str]) -> None:
+    for number, name in enumerate(names):
         save(tmp_path / "clips" / name, counted(3))
-        save(tmp_path / "masks" / name, counted(3) + (10 if name == "b" else 0))
-    _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
-    assert groups is not None
-    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]]
-
-
-def test_masks_of_frame_folders_with_dots_in_their_names(tmp_path: Path) -> None:
-    for name in ("s0.1", "s0.2"):
-        save(tmp_path / "clips" / name, counted(3))
-        save(tmp_path / "masks" / name, counted(3) + (10 if name == "s0.2" else 0))
+        save(tmp_path / "masks" / name, counted(3) + 10 * number)
     _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
     assert groups is not None
     assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]]
@@ -192,9 +183,4 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.__name__.strip("_") for case in CASES])
 def test_what_does_not_fit_together_is_refused_by_name(case: Any, tmp_path: Path) -> None:
-    fields = case(tmp_path)
-    name = fields.pop("names")
-    with pytest.raises(NeuralEMError) as error:
-        load(tmp_path / "images", **fields)
-    assert name in str(error.value)
-    assert "\n" not in str(error.value)
+    refused_by_name(tmp_path / "images", **case(tmp_path))
