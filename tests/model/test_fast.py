@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neural_em import randomness
+from neural_em.errors import NeuralEMError
 from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
 from neural_em.model.fast.gathering import Rows, join
@@ -110,6 +111,8 @@ def test_the_gradient_step_through_a_deeper_decoder(deeper):
     for ours, theirs in zip(gradients[1], gradients[0], strict=True):
         assert theirs.abs().max() > 0
         torch.testing.assert_close(ours, theirs)
+    with pytest.raises(NeuralEMError, match="dtype: expected none for N-EM through more than one layer"):
+        accelerate(model, torch.bfloat16)
 
 
 def test_joins_without_a_copy_only_what_lies_together():

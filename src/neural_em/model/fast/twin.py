@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neural_em.errors import refuse
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form
 from neural_em.model.fast.activation import FastActivation
@@ -54,12 +55,12 @@ class FastNeuralEM(NeuralEM):
         self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
         self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
         self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
-        if isinstance(self.m_step, GradientMStep):
-            decoder = self.m_step.decoder
-            if decoder.convolutions or len(decoder.dense) > 1:
-                return  # its pullback is differentiated twice, which only the plain layers can be
-            self.m_step.__class__ = FastGradientMStep
-        replace(self, self.kernels)
+        if not differentiated_twice(self.m_step):
+            replace(self, self.kernels)
+            if isinstance(self.m_step, GradientMStep):
+                self.m_step.__class__ = FastGradientMStep
+        elif dtype is not None:
+            refuse("dtype", "none for N-EM through more than one layer, which keeps the plain layers", dtype)
         for module in self.modules():
             if isinstance(module, Linear) and dtype is not None and self.kernels:
                 module.dtype = dtype
@@ -116,6 +117,13 @@ class FastNeuralEM(NeuralEM):
             parts = closed_form.Assignment.apply(eta, x, *settings)
         psi, gamma, total, watched = parts
         return psi, gamma, Info(total, *watched)
+
+
+def differentiated_twice(m_step: nn.Module) -> bool:
+    """Whether its step is a gradient through layers that training differentiates again, as only plain ones can be."""
+    if not isinstance(m_step, GradientMStep):
+        return False
+    return len(m_step.decoder.convolutions) > 0 or len(m_step.decoder.dense) > 1
 
 
 def replace(module: nn.Module, kernels: Any) -> None:
