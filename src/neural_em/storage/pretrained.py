@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.files import from_home
+from neural_em.files import absolute, from_home
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage.weights import load, read
 
@@ -89,7 +89,7 @@ def lasting_name(name: str | os.PathLike[str]) -> str:
     """A model's name that means the same from every folder: a shipped one's, or an absolute path."""
     if not os.fspath(name):
         refuse("weights", "a shipped model, a run folder or a weight file", repr(os.fspath(name)))
-    return os.fspath(name) if _is_shipped(name) else os.path.abspath(from_home(name))
+    return os.fspath(name) if _is_shipped(name) else absolute(name)
 
 
 def find_model(name: str | os.PathLike[str]) -> Card:

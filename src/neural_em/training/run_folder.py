@@ -29,17 +29,8 @@ CONFIG, METRICS, SUMMARY, LOG = "config.yaml", "metrics.csv", "summary.json", "l
 ENVIRONMENT, CHECKPOINTS, BEST, LAST = "environment.json", "checkpoints", "best.safetensors", "last.safetensors"
 _LOCK = ".lock"
 FOLDERS = (CHECKPOINTS, "tensorboard", "evaluations", "figures")  # what is written into, beside the files above
-WRITTEN = (
-    CONFIG,
-    METRICS,
-    SUMMARY,
-    LOG,
-    ENVIRONMENT,
-    BEST,
-    LAST,
-    _LOCK,
-    *(f"{name}/*" for name in FOLDERS),
-)  # patterns
+# all of it, as patterns
+WRITTEN = (CONFIG, METRICS, SUMMARY, LOG, ENVIRONMENT, BEST, LAST, _LOCK, *(f"{name}/*" for name in FOLDERS))
 _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs
 
 # what may differ between two starts of one run: it decides how long and how, never what is computed
