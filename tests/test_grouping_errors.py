@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from neural_em import NeuralEM, pretrained, save
 from neural_em.data.digits import digit_scenes
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.experiments.runs import find_runs
+from neural_em.model import NoiseConfig
 from tools import grouping_errors
 
 SEQUENCES = 24
@@ -41,6 +44,20 @@ def test_the_scores_are_those_of_an_evaluation(steps: int | None) -> None:
     expected = Evaluator("cpu").result(run, evaluation).last_step["ami_max"].mean
     assert float(score.mean()) == pytest.approx(expected, abs=1e-6)
     assert 0 < int((overlap > 0).sum()) < SEQUENCES
+
+
+def test_without_noise_the_scores_are_those_of_a_model_that_has_none(tmp_path: Path) -> None:
+    known = pretrained("static-shapes")
+    quiet = NeuralEM(dataclasses.replace(known.config, noise=NoiseConfig()))
+    quiet.load_state_dict(known.state_dict())
+    save(quiet, tmp_path / "quiet.safetensors")
+    (run,) = find_runs(["static-shapes"]).runs
+    (other,) = find_runs([str(tmp_path / "quiet.safetensors")], preset="static-shapes").runs
+    evaluation = Evaluation(split="validation", size=SEQUENCES, components=4)
+    expected = Evaluator("cpu").result(other, evaluation).last_step["ami_max"].mean
+    scores = [grouping_errors._measured(run, evaluation, 0, "cpu", noise)[1].mean() for noise in (True, False)]
+    assert float(scores[1]) == pytest.approx(expected, abs=1e-6)
+    assert scores[0] != scores[1]
 
 
 def test_every_sequence_is_in_one_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--static", action="store_true", help="look at frame 0 only, repeated")
     parser.add_argument("--set", dest="changes", metavar="FIELD=VALUE", action="append", default=[])
+    parser.add_argument("--no-noise", action="store_true", help="show the model frames without noise")
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", help="whose data to use, for a weight file that does not tell")
@@ -44,7 +45,7 @@ def main() -> None:
         size=options.size, changes=tuple(options.changes),
     )  # fmt: skip
     for run in find_runs(options.run, preset=options.preset).runs:
-        overlap, score, shared, torn = _measured(run, evaluation, options.start, options.device)
+        overlap, score, shared, torn = _measured(run, evaluation, options.start, options.device, not options.no_noise)
         print(f"{run.name}: {len(score)} sequences, AMI {score.nanmean():.3f}; above 0.99: {int((score > 0.99).sum())}")
         print("pixels shared  sequences    AMI  below 0.9  two in one component  one torn")
         for low, high in OVERLAPS:
@@ -55,7 +56,9 @@ def main() -> None:
                   f"{int((bad & shared).sum()):21} {int((bad & torn).sum()):9}")  # fmt: skip
 
 
-def _measured(run: TrainedRun, evaluation: Evaluation, start: int, device: str) -> tuple[Tensor, ...]:
+def _measured(
+    run: TrainedRun, evaluation: Evaluation, start: int, device: str, noise: bool = True
+) -> tuple[Tensor, ...]:
     """Of each sequence: pixels that several objects cover, AMI, and whether objects share a component or are torn."""
     evaluator = Evaluator(device)
     data, model, config = evaluator.dataset(run, evaluation), evaluator.model(run).eval(), evaluation.config(run)
@@ -69,6 +72,7 @@ def _measured(run: TrainedRun, evaluation: Evaluation, start: int, device: str) 
         keys = start_keys(config.seed, start, indices, x.device)
         with torch.no_grad():
             x_noisy, gamma = model.draw(x, config.components, keys)
+            x_noisy = x_noisy if noise else x[:-1]
             out = model.unroll(x, config.components, len(x) - 1, x_noisy=x_noisy, gamma=gamma)
         groups = truth[min(len(x), len(truth)) - 1].to(x.device)  # of the frame the last step predicts
         assignment = out.gamma[-1][:, :, 0].argmax(dim=1)
