@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from neural_em.errors import refuse
@@ -27,3 +29,10 @@ def check_values(name: str, array: Tensor, slack: float = 0.0) -> None:
     if not bool(((array >= -slack) & (array <= 1 + slack)).all()):
         got = f"values from {float(array.min()):g} to {float(array.max()):g}"
         refuse(name, "numbers between 0 and 1", "not-a-number" if bool(array.isnan().any()) else got)
+
+
+def warn_if_emulated(array: Tensor) -> None:
+    """Warns of half precision on a CPU: most have none, and PyTorch cannot tell which do it well."""
+    if array.device.type == "cpu" and array.dtype in (torch.float16, torch.bfloat16):
+        text = f"{array.dtype} on a CPU is mostly emulated, hundreds of times slower than float32; use float32"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

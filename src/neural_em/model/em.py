@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from neural_em import randomness
 from neural_em.errors import check_integer, refuse
 from neural_em.model import mixture
-from neural_em.model.checks import check_array, check_values, describe
+from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
 from neural_em.model.m_step import M_STEPS, GradientMStep
@@ -89,6 +89,7 @@ class NeuralEM(nn.Module):
         """
         K = check_integer("components", components, 1, MOST)
         self._check_frames(x, "B")
+        warn_if_emulated(x)
         B, C, H, W = x.shape
         if gamma is not None:
             check_array("gamma", gamma, (B, K, 1, H, W), x)

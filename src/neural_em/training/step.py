@@ -44,8 +44,8 @@ class TrainingStep:
         self.device = next(model.parameters()).device
         cuda = self.device.type == "cuda"
         half = torch.bfloat16 if config.precision == "bf16" else None
-        if half is not None and not cuda:
-            refuse("training.precision", "a CUDA GPU for bf16, or another precision", f"device {self.device}")
+        if half is not None and not (cuda and torch.cuda.is_bf16_supported(including_emulation=False)):
+            refuse("training.precision", "a CUDA GPU that has bf16, or another precision", f"bf16 on {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
         self.exact = self.network if half is None else accelerate(model)  # to validate with
         rate: float | Tensor = config.learning_rate
