@@ -50,10 +50,11 @@ test-slow: $(VENV)/.test ## the long tests: crashes, fuzzing, browser, quick rep
 test-gpu: ## the tests for CUDA with this machine's own Python; writes results/gpu.json
 	PYTHONPATH=src:build/gpu-tools:$(PYTHONPATH) $(GPU_PYTHON) -m tests.run_gpu --out results/gpu.json $(PYTEST_OPTIONS)
 
+# --platform any: nothing compiled, because the CUDA machine may have another processor; so no hypothesis, which no GPU
+# test needs
 gpu-tools: $(VENV)/.base ## fetch pytest into build/gpu-tools, to carry to a CUDA machine that has neither it nor a network
-	$(PIP) install --quiet --upgrade --target build/gpu-tools --no-deps --only-binary :all: \
-	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pluggy iniconfig packaging pygments hypothesis \
-	  sortedcontainers
+	$(PIP) install --quiet --upgrade --target build/gpu-tools --no-deps --only-binary :all: --platform any \
+	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pluggy iniconfig packaging pygments
 
 lint: lint-style lint-types lint-layers lint-docs ## ruff, mypy, import-linter, the documentation with warnings as errors
 

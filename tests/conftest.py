@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +14,13 @@ import neural_em
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the commands that tests start
 
+collect_ignore: list[str] = []
 try:
     from hypothesis import settings
-except ImportError:  # a CUDA machine may lack it; tests that use it skip themselves
-    pass
+except ImportError:  # a CUDA machine may lack it; no GPU test needs it, and the header says how many files are left out
+    needs = re.compile(r"^from (hypothesis|tests\.hostile|tests\.test_config) ", re.MULTILINE)
+    files = Path(__file__).parent.rglob("test_*.py")
+    collect_ignore += [str(path) for path in files if needs.search(path.read_text(encoding="utf-8"))]
 else:
     # the same cases on every run and no time limits: a busy machine must not fail a test
     settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -25,7 +30,9 @@ else:
 def pytest_report_header() -> str:
     """Which package and which PyTorch is tested: the tree's or an installed wheel's."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
-    return f"neural_em {neural_em.__version__} from {neural_em.__path__[0]}; torch {torch.__version__}, {device}"
+    package = f"neural_em {neural_em.__version__} from {neural_em.__path__[0]}"
+    left_out = f"; {len(collect_ignore)} files left out for want of hypothesis" if collect_ignore else ""
+    return f"{package}; torch {torch.__version__}, {device}{left_out}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

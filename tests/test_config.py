@@ -8,13 +8,11 @@ from typing import Any, Literal
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from neural_em import config
 from neural_em.errors import NeuralEMError
-
-hypothesis = pytest.importorskip("hypothesis")
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
