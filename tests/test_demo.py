@@ -90,8 +90,9 @@ def test_a_website_with_a_thesis_is_kept(empty_shelf: Path, tmp_path: Path, held
 @pytest.mark.skipif(
     "flying-shapes" not in [card.name for card in pretrained.models()], reason="no flying-shapes model is shipped yet"
 )
-def test_the_shipped_model_finds_the_shapes(tmp_path: Path) -> None:
-    assert demo(tmp_path / "out", "cpu").ami >= 0.95
+def test_the_shipped_model_finds_the_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEQUENCES", 24)
+    assert demo(tmp_path / "out", "cpu").ami >= 0.9  # 0.98 on many sequences; one of these few may go wrong
 
 
 @pytest.mark.slow
