@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neural_em.training.environment import describe
+from neural_em.runs.environment import describe
 
 
 def environment() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import neural_em
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build, override, preset, reopen, run_path, train
-from neural_em.experiments.presets import ABOUT
+from neural_em.presets import ABOUT
 from neural_em.training import TrainingConfig, fit
 from tests.tiny import TINY, best_weights, same
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from neural_em import ModelConfig, NeuralEM, config, load, save
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build
-from neural_em.training.run_folder import flat
+from neural_em.runs.folder import flat
 from tests import hostile
 
 MODEL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)

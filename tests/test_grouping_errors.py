@@ -12,8 +12,8 @@ import torch
 from neural_em import NeuralEM, pretrained, save
 from neural_em.data.digits import digit_scenes
 from neural_em.experiments.evaluation import Evaluation, Evaluator
-from neural_em.experiments.runs import find_runs
 from neural_em.model import NoiseConfig
+from neural_em.runs.find import find_runs
 from tools import grouping_errors
 
 SEQUENCES = 24

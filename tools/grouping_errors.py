@@ -18,7 +18,7 @@ from neural_em import adjusted_mutual_info
 from neural_em.evaluation.contingency import check_maps, tables
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation, Evaluator
-from neural_em.experiments.runs import TrainedRun, find_runs
+from neural_em.runs.find import TrainedRun, find_runs
 
 GOOD = 0.9
 TORN = 0.8

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from neural_em import load, save
-from neural_em.experiments.runs import read_experiment
+from neural_em.runs.find import read_experiment
 from neural_em.storage.pretrained import FOLDER
 
 

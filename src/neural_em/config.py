@@ -1,7 +1,9 @@
-"""Reads, overrides and writes any config dataclass strictly; knows none of them.
+"""Reads, overrides, compares and writes any config dataclass strictly; knows none of them.
 
-A config is a frozen dataclass whose fields are numbers, strings, booleans, ``None``, tuples of these, literals, or
-other config dataclasses. Every unknown key and every value of the wrong kind is refused by name.
+A config is a frozen dataclass whose fields are numbers, strings, booleans, ``None``, tuples of these, literals, other
+config dataclasses, or dictionaries of these by name. Every unknown key and every value of the wrong kind is refused by
+name. A class may say two things of itself: ``from_older`` what the values of an older file mean, and ``changeable``
+which of its fields may differ between two starts of one run.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from neural_em.errors import NeuralEMError, refuse, show, unknown
+from neural_em.errors import NeuralEMError, printable, refuse, show, unknown
 
 C = TypeVar("C")
 MAX_BYTES = 1 << 20  # a config file larger than this is not one of ours
+LeaveOut = Literal["nothing", "unknown", "unfit"]
+_MAX_COUNT, _MAX_NUMBER = 1 << 62, 1e30  # of what a stranger's file says
 # what PyYAML raises: its own class, and whatever its conversions of tagged or odd scalars raise
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
@@ -30,21 +34,58 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "") -> C:
-    """Builds a config of class ``cls``; fields that are not given keep their defaults."""
+def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "", leave_out: LeaveOut = "nothing") -> C:
+    """Builds a config of class ``cls``; fields that are not given keep their defaults.
+
+    Args:
+        cls: the class.
+        values: its fields by name.
+        where: what an error calls them.
+        leave_out: what to pass over instead of refusing it: ``unknown`` fields, or also what is ``unfit``.
+            Such values are a record, not a wish: texts are made printable, and numbers beyond all reason do not fit.
+    """
     if not isinstance(values, Mapping):
         refuse(where or cls.__name__, "a mapping of fields", show(values))
     hints = typing.get_type_hints(cls)
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    given = {}
-    for name, value in values.items():
-        if name not in known:
+    values = getattr(cls, "from_older", dict)(values)
+    for name in values:
+        if name not in known and leave_out == "nothing":
             unknown(f"{where or cls.__name__}: unknown field", name, known)
-        given[name] = _convert(hints[name], value, f"{where}.{name}" if where else str(name))
+    kinds = {name: hints[name] for name in values if name in known}
+    given = _convert_each(kinds, values, f"{where}." if where else "", leave_out)
     try:
         return cls(**given)
     except TypeError as error:  # a required field is missing
         raise NeuralEMError(f"{where or cls.__name__}: {error}") from None
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """All values of a config, or of nested mappings, by dotted names."""
+    values: dict[str, Any] = {}
+    for name, value in (config if isinstance(config, Mapping) else to_dict(config)).items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return values
+
+
+def field_of(assignment: str) -> str:
+    """The dotted name in ``name=value``."""
+    return assignment.partition("=")[0].strip()
+
+
+def without(lists: Iterable[Iterable[str]], fields: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Lists of ``name=value`` without what they say of some fields."""
+    left_out = frozenset(fields)
+    return tuple(tuple(each for each in one if field_of(each) not in left_out) for one in lists)
+
+
+def changeable(config: Any) -> frozenset[str]:
+    """The fields, by dotted names, that may differ between two starts of one run, as each part of the config says."""
+    names = set(getattr(config, "changeable", ()))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        names |= {f"{field.name}.{name}" for name in changeable(value)} if dataclasses.is_dataclass(value) else set()
+    return frozenset(names)
 
 
 def override(config: C, assignments: Iterable[str]) -> C:
@@ -102,6 +143,8 @@ def _plain(value: Any) -> Any:
         return to_dict(value)
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return value
 
 
@@ -119,11 +162,25 @@ def _nested(cls: type[Any], name: str, where: str) -> type[Any]:
     return typing.cast(type[Any], inner)
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
+def _convert_each(
+    kinds: Mapping[Any, Any], values: Mapping[Any, Any], where: str, leave_out: LeaveOut
+) -> dict[Any, Any]:
+    """Each value as its kind, by the same names."""
+    found = {}
+    for name, kind in kinds.items():
+        try:
+            found[name] = _convert(kind, values[name], f"{where}{name}", leave_out)
+        except NeuralEMError:
+            if leave_out != "unfit":
+                raise
+    return found
+
+
+def _convert(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
     """The value as the field's type, or the project's error."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, where)
+        return _convert_union(arguments, value, where, leave_out)
     if origin is Literal:
         # `is`: True is not 1, and a choice is taken only as it is written
         if not any(value == choice and type(value) is type(choice) for choice in arguments):
@@ -132,38 +189,46 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             refuse(where, "a list", show(value))
-        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        items = {f"[{i}]": item for i, item in enumerate(value)}
+        return tuple(_convert_each(dict.fromkeys(items, arguments[0]), items, where, leave_out).values())
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            refuse(where, "a mapping", show(value))
+        found = _convert_each(dict.fromkeys(value, arguments[1]), value, f"{where}.", leave_out)
+        return {printable(str(name)): item for name, item in found.items()}
     if dataclasses.is_dataclass(kind):
-        return from_dict(typing.cast(type[Any], kind), value, where)
-    return _convert_scalar(kind, value, where)
+        return from_dict(typing.cast(type[Any], kind), value, where, leave_out)
+    return _convert_scalar(kind, value, where, leave_out)
 
 
-def _convert_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+def _convert_union(kinds: tuple[Any, ...], value: Any, where: str, leave_out: LeaveOut) -> Any:
     if value is None and type(None) in kinds:
         return None
     problems = []
     for kind in (kind for kind in kinds if kind is not type(None)):
         try:
-            return _convert(kind, value, where)
+            return _convert(kind, value, where, leave_out)
         except NeuralEMError as problem:
             problems.append(str(problem))
     raise NeuralEMError(problems[0] if len(problems) == 1 else f"{where}: no form fits: {'; '.join(problems)}")
 
 
-def _convert_scalar(kind: Any, value: Any, where: str) -> Any:
+def _convert_scalar(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
     if kind is bool and isinstance(value, bool):
         return value
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        if leave_out != "nothing" and not 0 <= value < _MAX_COUNT:
+            refuse(where, "a count", show(value))
         return value
     if kind is float and not isinstance(value, bool):
         try:  # YAML reads 1e-3 as a string
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             refuse(where, "a number", show(value))
-        if not math.isfinite(number):
+        if not math.isfinite(number) or (leave_out != "nothing" and abs(number) > _MAX_NUMBER):
             refuse(where, "a finite number", show(value))
         return number
     if kind is str and isinstance(value, str):
-        return value
+        return value if leave_out == "nothing" else printable(value)
     names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
     refuse(where, names.get(kind, str(kind)), show(value))

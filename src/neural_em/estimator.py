@@ -21,8 +21,9 @@ from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
 from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
+from neural_em.runs import fit
 from neural_em.storage.pretrained import find_model
-from neural_em.training import TrainingConfig, fit
+from neural_em.training import TrainingConfig
 from neural_em.training import device as devices
 from neural_em.training.display import shown
 

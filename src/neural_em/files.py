@@ -21,7 +21,7 @@ def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterat
         make_folder: make the folder it is in, where there is none, instead of refusing.
     """
     if make_folder:
-        _make_folder(Path(path))
+        make(Path(path).parent)
     target = writable(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial{target.suffix}")
     try:
@@ -43,11 +43,12 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _make_folder(target: Path) -> None:
+def make(folder: Path) -> None:
+    """Makes a folder, and those above it, where it is not there."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from error
+        raise NeuralEMError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def writable(path: str | os.PathLike[str]) -> Path:

@@ -16,18 +16,18 @@ import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from neural_em.experiments.results import stored, write_result
 from PIL import Image
 
 from neural_em import NeuralEMError, cli
 from neural_em.cli.app import app
 from neural_em.evaluation import result_table
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.experiments.results import stored, write_result
-from neural_em.experiments.runs import find_runs
 from neural_em.reproduce import TRAININGS
 from neural_em.reproduce.cells import cells
-from neural_em.reproduce.page import render
 from neural_em.reproduce.records import collect, laid_out, read_record
+from neural_em.reproduce.results_page import render
+from neural_em.runs.find import find_runs
 from tests import hostile
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -223,7 +223,7 @@ def test_files_of_a_run_folder_byte_by_byte(data: st.DataObject, scored: Path) -
 @given(data=st.data())
 def test_checkpoints_that_say_other_things(data: st.DataObject, place: Path) -> None:
     """Going on from a stranger's checkpoint ends in one line or trains; it writes nowhere else."""
-    from neural_em.training import checkpoint
+    from neural_em.runs import checkpoint
 
     (path,) = (place / "run" / "checkpoints").iterdir()
     state = path / "state.json"

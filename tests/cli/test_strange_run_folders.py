@@ -13,8 +13,8 @@ import pytest
 
 from neural_em import NeuralEMError
 from neural_em.experiments import PRESETS
-from neural_em.experiments.logs import read_metrics
-from neural_em.training.run_folder import RunFolder
+from neural_em.runs.folder import RunFolder
+from neural_em.runs.record import read_metrics
 
 Run = Callable[..., Any]
 GO_ON = ["train", "--resume", "--device", "cpu", "--epochs", "3"]

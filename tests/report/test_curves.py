@@ -8,7 +8,7 @@ import pytest
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import Curve
 from neural_em.report.curves import StepCurve, loss_keys, score_keys, series, words
-from neural_em.report.runs import step_curve
+from neural_em.report.run_reports import step_curve
 
 
 def test_quartiles_agree_with_the_standard_library():

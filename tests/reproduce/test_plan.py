@@ -11,7 +11,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, chosen
 from neural_em.reproduce.cells import cells
-from neural_em.reproduce.page import render
+from neural_em.reproduce.results_page import render
 from tests.reproduce.made import evaluated, record, row, trained
 
 # the rows of the paper's Table 1, as they are printed: train, test, test generalization

@@ -9,8 +9,8 @@ import torch
 
 import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError, pretrained, save
+from neural_em.runs.folder import BEST
 from neural_em.storage import pretrained as store
-from neural_em.training.run_folder import BEST
 
 SMALL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)
 NOTES = {

@@ -13,10 +13,10 @@ import torch
 from neural_em.data import DataConfig, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
+from neural_em.runs.folder import RunFolder
 from neural_em.training import fit, order
 from neural_em.training.loop import Run
-from neural_em.training.run_folder import RunFolder
-from neural_em.training.together import outcomes, train_together
+from neural_em.training.turns import outcomes, take_turns
 from neural_em.training.validation import validate
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ def test_an_epoch_is_its_steps(name: str, tmp_path: Path) -> None:
     validation = load_split(experiment.data, "validation", 0, device)
     config = replace(experiment.training, epochs=3, tensorboard=False)
     run = Run(NeuralEM(experiment.model).to(device), data, validation, config, RunFolder(tmp_path, experiment))
-    (outcome,) = outcomes(train_together({"": run.train()}, device))
+    (outcome,) = outcomes(take_turns({"": run.train()}, device))
     indices, keys = order.plan(0, 0, len(data), 64, device)
     begun = time.perf_counter()
     for step in range(300):

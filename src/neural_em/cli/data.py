@@ -104,7 +104,7 @@ def _write(config: Any, seed: int, path: Path) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from neural_em.data.export import export_hdf5
+    from neural_em.data.generated_file import export_hdf5
     from neural_em.data.load import note_on
 
     console = Console(stderr=True)

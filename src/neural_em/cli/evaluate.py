@@ -70,7 +70,7 @@ def evaluate(
     digits, --static --steps 50; longer sequences, --steps 50.
     """
     from neural_em.experiments.evaluation import Evaluation, Evaluator, differences
-    from neural_em.experiments.runs import find_runs
+    from neural_em.runs.find import find_runs
 
     evaluation = Evaluation(
         objects, components, steps, split, static, None if data is None else str(data),

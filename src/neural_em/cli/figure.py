@@ -128,7 +128,7 @@ def report(
     """
     from neural_em.experiments.evaluation import Evaluator
     from neural_em.report.page import write_page
-    from neural_em.report.runs import run_reports
+    from neural_em.report.run_reports import run_reports
 
     evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
     found = _found(runs, weights, preset)
@@ -156,7 +156,7 @@ def _evaluation(
 
 def _found(runs: list[str], weights: str, preset: str | None) -> list[Any]:
     """The runs that can be used; of the others it is said at once why not."""
-    from neural_em.experiments.runs import find_runs
+    from neural_em.runs.find import find_runs
 
     found = find_runs(runs, weights, preset)
     for problem in found.problems:

@@ -1,7 +1,6 @@
-"""An experiment is the parts' configs together; the paper's are presets, each as its differences."""
+"""What to do: train an experiment, evaluate what came of it."""
 
-from neural_em.experiments.config import Experiment
-from neural_em.experiments.presets import ABOUT, PRESETS, build, override, preset
 from neural_em.experiments.train import reopen, run_path, train
+from neural_em.presets import ABOUT, PRESETS, Experiment, build, override, preset
 
 __all__ = ["ABOUT", "PRESETS", "Experiment", "build", "override", "preset", "reopen", "run_path", "train"]

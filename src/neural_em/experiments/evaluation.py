@@ -19,13 +19,13 @@ from neural_em.errors import check_integer, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
-from neural_em.experiments.runs import TrainedRun
 from neural_em.files import absolute
 from neural_em.model import NeuralEM
 from neural_em.model.fast import accelerate
+from neural_em.runs import environment
+from neural_em.runs.evaluations import EVALUATIONS, read_result
+from neural_em.runs.find import TrainedRun
 from neural_em.training import device as devices
-from neural_em.training import environment
-from neural_em.training.run_folder import changeable, flat
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
@@ -190,7 +190,7 @@ class Evaluator:
             "trained_components": run.experiment.training.components,
             "made": {**{name: made[name] for name in ("time", "neural_em", "commit", "device")}, "seconds": seconds},
         }  # fmt: skip
-        return noted(run, replace(result, settings=settings))
+        return _noted(run, replace(result, settings=settings))
 
     def _load(self, config: DataConfig, seed: int, evaluation: Evaluation) -> Dataset:
         key = (config, seed, evaluation.split, evaluation.size)
@@ -216,7 +216,17 @@ def identity(run: TrainedRun, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def noted(run: TrainedRun, result: Result) -> Result:
+def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
+    """An evaluation that was made before, of the very same weights in the very same way."""
+    if run.folder is None:
+        return None
+    wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
+    del wanted["batch_size"]
+    result = read_result(run.folder / EVALUATIONS / f"{evaluation.name(run)}.json", wanted)
+    return None if result is None else _noted(run, result)
+
+
+def _noted(run: TrainedRun, result: Result) -> Result:
     """The result with a note about its data and its run as that is now: it may have been finished since."""
     return replace(result, note=_joined(*run.notes, result.settings.get("data_note")))
 
@@ -227,8 +237,8 @@ def _joined(*notes: str | None) -> str:
 
 def differences(runs: Sequence[TrainedRun]) -> list[str]:
     """The settings in which runs differ, beside INDIFFERENT ones; a mean over such runs says little."""
-    tables = [dict(flat(configs.to_dict(run.experiment))) for run in runs]
-    free = frozenset.intersection(*map(changeable, tables)) | INDIFFERENT
+    tables = [configs.flat(run.experiment) for run in runs]
+    free = frozenset.intersection(*(configs.changeable(run.experiment) for run in runs)) | INDIFFERENT
     keys = dict.fromkeys(key for table in tables for key in table if key not in free)
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 

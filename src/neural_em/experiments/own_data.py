@@ -13,8 +13,8 @@ from neural_em.data import DataConfig
 from neural_em.data.config import Part
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.load import divided
-from neural_em.experiments.runs import TrainedRun
 from neural_em.files import absolute, from_home
+from neural_em.runs.find import TrainedRun
 from neural_em.segment import usual_channels
 
 _EVERYTHING = 10**9  # sequences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,23 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.experiments.begin import first_weights
-from neural_em.experiments.config import Experiment
-from neural_em.experiments.logs import read_summary, sub_folders
-from neural_em.experiments.presets import PRESETS
-from neural_em.experiments.runs import read_experiment
+from neural_em.experiments.initial_weights import first_weights
 from neural_em.files import write_whole
 from neural_em.model import NeuralEM
-from neural_em.storage import load
-from neural_em.training import Outcome, checkpoint, distributed
+from neural_em.presets import PRESETS, Experiment
+from neural_em.runs.find import finished_run, read_experiment
+from neural_em.runs.folder import BEST, CONFIG, LAST, RunFolder, compare, has_begun, opened, sub_folders
+from neural_em.runs.record import Record
+from neural_em.runs.writer import train_in
+from neural_em.training import Outcome, distributed
 from neural_em.training import device as devices
-from neural_em.training.display import logger, shown
-from neural_em.training.keeper import read_finished
-from neural_em.training.loop import Callback, Run
-from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, compare, open_in_first
-from neural_em.training.state import EPOCHS, Progress
+from neural_em.training.display import line, shown
+from neural_em.training.loop import Callback
+from neural_em.training.state import EPOCHS, Snapshot
 from neural_em.training.stop import Stop
-from neural_em.training.together import Steps, outcomes, train_together
+from neural_em.training.turns import Steps, outcomes, take_turns
 
 
 def train(
@@ -62,20 +59,16 @@ def train(
     """
     if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
         refuse("seeds", "an integer from 1 to 1000", repr(seeds))
-    usual = PRESETS.get(experiment.name, experiment)
     path = run_path(experiment, run, seeds)
     if resume and not path.is_dir() and distributed.is_first():
         refuse(f"{path}", "a run folder to go on with", "nothing there")
-    here = devices.choose(device)
+    settings, here = experiment.training, devices.choose(device)
     with distributed.joined(here) as here, shown(quiet or not distributed.is_first()) as (show, say):
         stop = Stop(max_minutes, say)
-        settings = experiment.training
         with stop.listening(), devices.products(settings.precision, here, settings.deterministic):
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
-            sized = trainer.sized(experiment, usual)
-            # refused before anything is written
-            trainer.read_first(sized, lambda: any(path.rglob(CHECKPOINTS)))
-            trainer.check_stages(sized, path, seeds)
+            sized = trainer.sized(experiment)
+            distributed.in_first(lambda: trainer.check(sized, path, seeds), here)  # before anything is written
             return trainer.seeds(sized, path, seeds)
 
 
@@ -105,13 +98,13 @@ class _Trainer:
         self._own: Dataset | None = None  # the user's own training data: read once for their size, then trained on
         self._first: tuple[dict[str, Tensor], str] | None = None  # what all begin with, in the first process
 
-    def sized(self, experiment: Experiment, usual: Experiment) -> Experiment:
+    def sized(self, experiment: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
-        data = experiment.data
-        if data.kind == "file":
-            self._own = self.data(data, "training")
-            return experiment.for_frames(self._own.shape, usual.model)
-        return experiment.for_frames((data.frames or 1, 1, data.height or 0, data.width or 0), usual.model)
+        usual = PRESETS.get(experiment.name, experiment).model
+        if experiment.data.kind != "file":
+            return experiment.for_frames(usual=usual)
+        self._own = self.data(experiment.data, "training")
+        return experiment.for_frames(self._own.shape, usual)
 
     def data(self, config: DataConfig, split: Any) -> Dataset:
         """A split, made once for all runs that use it at the time."""
@@ -123,143 +116,117 @@ class _Trainer:
             self._held[config, split] = dataset
         return dataset
 
-    def read_first(self, experiment: Experiment, begun: Callable[[], bool]) -> str | None:
-        """Reads the weights to begin with, once for all runs; what to say of them, None for a run without or begun."""
+    def first(self, experiment: Experiment, path: Path) -> tuple[dict[str, Tensor], str] | None:
+        """The weights to begin with, read once for all runs, and what to say of them; None without, or where begun."""
+        if experiment.weights is None or has_begun(path):
+            return None
+        self._first = self._first or first_weights(experiment)
+        return self._first
 
-        def look() -> str | None:
-            if begun():
-                return None
-            self._first = self._first or first_weights(experiment)
-            return self._first[1]
+    def check(self, experiment: Experiment, path: Path, count: int) -> None:
+        """Refuses weights that do not fit, and settings that a stage did not begin with.
 
-        return None if experiment.weights is None else distributed.from_first(look, self.device)
-
-    def check_stages(self, experiment: Experiment, path: Path, count: int) -> None:
-        """Refuses settings that a stage did not begin with; of those that others were built on, how long is kept."""
-
-        def look() -> None:
-            runs = {"": experiment} if count == 1 else _named(experiment, count)
-            for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
-                stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
-                if checkpoint.found(stage / CHECKPOINTS):
-                    compare(stage, run.stage(number) if kept is None else _as_before(run.stage(number), kept))
-
-        distributed.from_first(look, self.device)
+        Of stages that others were built on, how long they were trained is kept.
+        """
+        self.first(experiment, path)
+        runs = {"": experiment} if count == 1 else _named(experiment, count)
+        for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
+            stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
+            if has_begun(stage):
+                compare(stage, run.stage(number) if kept is None else _as_before(run.stage(number), kept))
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
         if count == 1:
-            return outcomes(train_together({"": self._seed(experiment, path, "")}, self.device))
-        parent = open_in_first(path, experiment, self.device, parts=True)
-        try:
+            return outcomes(take_turns({"": self._seed(experiment, path, "")}, self.device))
+        with opened(path, experiment, self.device, parts=True) as parent:
             seeds = max(count, _seeds_of(path))
-            if parent is not None and read_summary(path).get("seeds") != seeds:
-                parent.write_summary({"seeds": seeds})  # at once: the folders of the seeds come one by one
+            if parent is not None and Record.read(path).seeds != seeds:
+                Record(seeds=seeds).write(path)  # at once: the folders of the seeds come one by one
             runs = {name: self._seed(each, path / name, name) for name, each in _named(experiment, count).items()}
-            results = train_together(runs, self.device)
+            results = take_turns(runs, self.device)
             if parent is not None:
-                ended = {name: result.summary() for name, result in results.items() if isinstance(result, Outcome)}
-                parent.write_summary({"seeds": seeds, "runs": ended})
+                ended = {name: _record(each) for name, each in results.items() if isinstance(each, Outcome)}
+                Record(seeds=seeds, runs=ended).write(path)
             return outcomes(results)
-        finally:
-            if parent is not None:
-                parent.close()
 
     def _seed(self, experiment: Experiment, path: Path, name: str) -> Steps:
         return self._stages(experiment, path, name) if experiment.stages else self._single(experiment, path, name)
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
         """Every stage in a folder of its own, begun with the best weights of the one before."""
-        parent = open_in_first(path, experiment, self.device, parts=True)
-        try:
-            weights, summaries, stage = None, {}, ""
-            for number in range(len(experiment.stages)):
-                stage, part = f"stage-{number + 1}", experiment.stage(number)
+        with opened(path, experiment, self.device, parts=True) as parent:
+            first, records, stage = None, dict[str, Record](), ""
+            for number, part in enumerate(experiment.parts()):
+                stage = f"stage-{number + 1}"
                 full_name = f"{name}/{stage}".lstrip("/")
                 kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
                 if kept is not None and part != (part := _as_before(part, kept)):
                     text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
                     self._note(full_name, text, parent)
-                outcome = yield from self._single(part, path / stage, full_name, weights, kept is not None)
-                summaries[stage] = outcome.summary()
+                try:
+                    outcome = yield from self._single(part, path / stage, full_name, first, kept is not None)
+                except NeuralEMError:
+                    ended = replace(Record.read(path / stage), sha256={})
+                    if parent is not None and ended.problem:  # not-a-number, which is the end of the whole run
+                        replace(ended, stages={**records, stage: ended}).write(path)
+                    raise
+                records[stage] = _record(outcome)
                 if not outcome.finished:
                     break
-                weights = outcome.model.state_dict()
-            if parent is not None:
-                parent.write_summary({**outcome.summary(), "stages": summaries})
-                if outcome.finished:
-                    for file in (BEST, LAST):
-                        write_whole(path / file, (path / stage / file).read_bytes())
+                first = Snapshot.of_weights(outcome.model.state_dict())
+            if parent is None:
+                return replace(outcome, name=name)
+            replace(records[stage], stages=records).write(path)
+            for file in (BEST, LAST) if outcome.finished else ():
+                write_whole(path / file, (path / stage / file).read_bytes())
             return replace(outcome, name=name, path=path)
-        except NeuralEMError:
-            ended = read_summary(path / stage)
-            if parent is not None and ended.get("problem"):  # not-a-number, which is the end of the whole run
-                ended.pop("sha256", None)
-                parent.write_summary({**ended, "stages": {**summaries, stage: ended}})
-            raise
-        finally:
-            if parent is not None:
-                parent.close()
 
     def _single(
-        self, experiment: Experiment, path: Path, name: str,
-        weights: dict[str, Tensor] | None = None, sealed: bool = False,
-    ) -> Steps:  # fmt: skip
+        self, experiment: Experiment, path: Path, name: str, first: Snapshot | None = None, sealed: bool = False
+    ) -> Steps:
         """One run in one folder; one that is finished is only read."""
-        folder = open_in_first(path, experiment, self.device)
-        try:
-            finished = self._finished(experiment, folder, name, sealed)
+        settings = experiment.training
+        with opened(path, experiment, self.device) as folder:
+            finished = finished_run(folder, experiment, self.device, name, sealed)
             if finished is not None:
+                can = settings.schedule == "constant" and finished.stopped == EPOCHS and not sealed
+                self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
+                self._tell("stop", {"run": name, "outcome": finished})
                 return finished
-            model = NeuralEM(experiment.model, seed=experiment.training.seed)
-            model.to(self.device, devices.dtype_of(experiment.training.precision))
-            note = None
-            if weights is None:
-                note = self.read_first(experiment, lambda: bool(checkpoint.found(path / CHECKPOINTS)))
-                weights = self._first[0] if note and self._first else None  # the others get them from the first process
-            if weights is not None:
-                model.load_state_dict(weights)
-            callbacks = self.callbacks if folder is None else (logger(folder), *self.callbacks)
+            model = NeuralEM(experiment.model, seed=settings.seed)
+            model.to(self.device, devices.dtype_of(settings.precision))
+            notes = []
+            if first is None:
+                begins = distributed.in_first(lambda: self.first(experiment, path), self.device)
+                if begins is not None:
+                    first, notes = Snapshot.of_weights(begins[0]), [begins[1]]
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
-            run = Run(model, data, validation, experiment.training, folder, self.stop, callbacks, name)
-            for text in (note, data.note and f"data: {data.note}"):
-                if text:
-                    run.tell("note", text=text)
-            return (yield from run.train())
-        finally:
-            if folder is not None:
-                folder.close()
-
-    def _finished(self, experiment: Experiment, folder: RunFolder | None, name: str, sealed: bool) -> Outcome | None:
-        """The outcome of a run that was finished before, read without its data."""
-
-        def look() -> list[Any] | None:
-            found = None if folder is None else read_finished(folder.path, experiment.training, sealed)
-            return None if found is None else [found[0], configs.to_dict(found[1])]
-
-        found = distributed.from_first(look, self.device)
-        if found is None:
-            return None
-        model = NeuralEM(experiment.model) if folder is None else load(folder.path / BEST)
-        model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
-        progress = configs.from_dict(Progress, found[1])
-        outcome = Outcome(name, model.to(self.device), found[0], progress, None if folder is None else folder.path)
-        can = experiment.training.schedule == "constant" and found[0] == EPOCHS and not sealed
-        self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
-        for callback in self.callbacks if distributed.is_first() else ():
-            callback("stop", {"run": name, "outcome": outcome})
-        return outcome
+            notes += [f"data: {data.note}"] if data.note else []
+            return (
+                yield from train_in(
+                    folder, model, data, validation, settings, self.stop, self.callbacks, name, first, notes
+                )
+            )
 
     def _note(self, name: str, text: str, folder: RunFolder | None = None) -> None:
         """A line for who looks on, and for the log of a folder."""
-        told = self.callbacks if folder is None else (logger(folder), *self.callbacks)
-        for callback in told if distributed.is_first() else ():
-            callback("note", {"run": name, "text": text})
+        if folder is not None:
+            folder.log(line("note", {"run": name, "text": text}) or "")
+        self._tell("note", {"run": name, "text": text})
+
+    def _tell(self, event: str, info: dict[str, Any]) -> None:
+        for callback in self.callbacks if distributed.is_first() else ():
+            callback(event, info)
+
+
+def _record(outcome: Outcome) -> Record:
+    return Record.of(outcome.progress, outcome.stopped)
 
 
 def _seeds_of(path: Path) -> int:
     """How many seeds a folder is for: as it says itself, and at least as many as it holds."""
-    return max(int(read_summary(path).get("seeds", 0)), len(sub_folders(path, "seed-")))
+    return max(Record.read(path).seeds or 0, len(sub_folders(path, "seed-")))
 
 
 def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
@@ -270,7 +237,7 @@ def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
 
 def _kept(path: Path, number: int) -> dict[str, Any] | None:
     """How long a stage, counted from 0, was to be trained; None where the next one has not begun with its weights."""
-    if not checkpoint.found(path / f"stage-{number + 2}" / CHECKPOINTS):
+    if not has_begun(path / f"stage-{number + 2}"):
         return None
     training = read_experiment(path / f"stage-{number + 1}")[0].training
     return {"epochs": training.epochs, "patience": training.patience}

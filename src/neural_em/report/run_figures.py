@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from neural_em.errors import refuse, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
-from neural_em.experiments.runs import TrainedRun
 from neural_em.report.animation import save_animation
 from neural_em.report.figures import FORMATS, save_figure, sequence_figure, static_figure
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
-from neural_em.report.runs import ENOUGH, choose, scores, sequences, step_curve, trained_steps
+from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, step_curve, trained_steps
+from neural_em.runs.find import TrainedRun
 
 LONG = 50  # steps of the paper's curve
 MOST_COLUMNS = 25  # pictures side by side

@@ -9,7 +9,7 @@ from typing import Any
 from neural_em.evaluation import MeanDeviation
 from neural_em.reproduce.paper import COMPARISONS, NUMBERS, Number
 from neural_em.reproduce.plan import TRAININGS
-from neural_em.reproduce.records import Record
+from neural_em.reproduce.records import Mean, Scores, SeedRecord, TrainingRecord
 
 _OF_A_RUN = ("epochs", "stage_epochs", "best_epoch", "stopped", "seconds", "device", "commit")
 
@@ -27,7 +27,7 @@ class Cell:
         baselines: means of groupings without learning on the same data.
         sequences: evaluated in each run.
         command: the evaluation as a command, after the training's.
-        runs: of each run its epochs, why it stopped, time, device and commit.
+        runs: of each run its seed, epochs, why it stopped, time, device and commit.
     """
 
     paper: Number
@@ -50,32 +50,32 @@ class Cell:
         return {**asdict(self), "missing": self.missing}
 
 
-def cells(records: Mapping[str, Record]) -> list[Cell]:
+def cells(records: Mapping[str, TrainingRecord]) -> list[Cell]:
     """One for every number of the paper, in its order, then those beyond it that were run; records by training."""
-    found = [_cell(number, records.get(number.training, {}).get("runs", {})) for number in (*NUMBERS, *COMPARISONS)]
+    runs = {name: record.runs for name, record in records.items()}
+    found = [_cell(number, runs.get(number.training, {})) for number in (*NUMBERS, *COMPARISONS)]
     return [cell for cell in found if cell.paper in NUMBERS or not cell.missing]
 
 
-def _cell(number: Number, runs: Mapping[str, Record]) -> Cell:
-    found: dict[str, Record] = {}
+def _cell(number: Number, runs: Mapping[str, SeedRecord]) -> Cell:
+    found: dict[str, Scores] = {}
     for seed, run in runs.items():
-        evaluation = run["evaluations"].get(number.evaluation)
-        if evaluation is not None and _mean(evaluation["last_step"], number.score) is not None:
-            found[seed] = evaluation
-    first = next(iter(found.values()), {})
+        scores = run.evaluations.get(number.evaluation)
+        if scores is not None and _mean(scores.last_step, number.score) is not None:
+            found[seed] = scores
+    first = next(iter(found.values()), None)
     return Cell(
         number,
         tuple(found),
-        tuple(seed for seed in found if not runs[seed]["finished"]),
-        MeanDeviation.of(_mean(each["last_step"], number.score) for each in found.values()),
-        MeanDeviation.of(_mean(each["mean_over_steps"], number.score) for each in found.values()),
-        {name: _mean(scores, number.score) for name, scores in first.get("baselines", {}).items()},
-        first.get("sequences"),
+        tuple(seed for seed in found if not runs[seed].finished),
+        MeanDeviation.of(_mean(each.last_step, number.score) for each in found.values()),
+        MeanDeviation.of(_mean(each.mean_over_steps, number.score) for each in found.values()),
+        {} if first is None else {name: _mean(scores, number.score) for name, scores in first.baselines.items()},
+        None if first is None else first.sequences,
         f"nem evaluate RUN {TRAININGS[number.training].evaluations[number.evaluation].options()}".rstrip(),
-        tuple({"seed": seed, **{name: runs[seed].get(name) for name in _OF_A_RUN}} for seed in found),
+        tuple({"seed": seed, **{name: getattr(runs[seed], name) for name in _OF_A_RUN}} for seed in found),
     )
 
 
-def _mean(scores: Mapping[str, Any], name: str) -> float | None:
-    summary = scores.get(name)
-    return summary["mean"] if isinstance(summary, Mapping) else None
+def _mean(scores: Mapping[str, Mean], name: str) -> float | None:
+    return scores[name].mean if name in scores else None

@@ -9,13 +9,13 @@ import numpy as np
 
 from neural_em.errors import NeuralEMError
 from neural_em.experiments.evaluation import Evaluator
-from neural_em.experiments.runs import TrainedRun
 from neural_em.report.curves import StepCurve
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import score_curve
 from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
 from neural_em.reproduce.plan import GROUPS, TRAININGS, Training
-from neural_em.reproduce.records import Record, usable
+from neural_em.reproduce.records import SeedRecord, TrainingRecord, usable
+from neural_em.runs.find import TrainedRun
 
 _TRAINED = 20  # steps of flying MNIST's training
 # file, kind of figure, training, evaluation, caption
@@ -29,7 +29,7 @@ _GROUPINGS = (
 
 
 def draw_all(
-    records: Mapping[str, Record], runs: Path, out: Path, evaluator: Evaluator, quick: bool = False,
+    records: Mapping[str, TrainingRecord], runs: Path, out: Path, evaluator: Evaluator, quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, str]:  # fmt: skip
     """Draws what can be drawn; earlier pictures of runs that are no longer here stay.
@@ -50,7 +50,7 @@ def draw_all(
         path = out / "figures" / f"{name}.png"
         training = TRAININGS[training_name].small() if quick else TRAININGS[training_name]
         found = usable(training, runs / training_name, unfinished=True)
-        if found and _done(records, training_name, evaluation_name):
+        if found and any(evaluation_name in run.evaluations for run in _runs(records, training_name)):
             try:
                 _grouping(kind, found[0], training, evaluation_name, evaluator, path)
             except NeuralEMError as error:  # a picture is not worth losing the page
@@ -66,9 +66,8 @@ def draw_all(
     return made
 
 
-def _done(records: Mapping[str, Record], training: str, evaluation: str) -> bool:
-    runs = records.get(training, {}).get("runs", {})
-    return any(evaluation in run["evaluations"] for run in runs.values())
+def _runs(records: Mapping[str, TrainingRecord], training: str) -> list[SeedRecord]:
+    return list(records[training].runs.values()) if training in records else []
 
 
 def _grouping(
@@ -78,27 +77,29 @@ def _grouping(
     save_figure(draw(kind, subject)[0].figure, path)
 
 
-def _bce(records: Mapping[str, Record], path: Path) -> bool:
+def _bce(records: Mapping[str, TrainingRecord], path: Path) -> bool:
     found: dict[tuple[str, int], list[float]] = {}
     for name in GROUPS["bce"]:
         objects, components = (TRAININGS[name].options[option] for option in ("objects", "components"))
-        for run in records.get(name, {}).get("runs", {}).values():
-            error = run["evaluations"].get("test", {}).get("last_step", {}).get("upper_bound", {}).get("mean")
-            if error is not None:
-                found.setdefault((model_name(components), objects), []).append(error)
+        for run in _runs(records, name):
+            error = run.evaluations["test"].last_step.get("upper_bound") if "test" in run.evaluations else None
+            if error is not None and error.mean is not None:
+                found.setdefault((model_name(components), objects), []).append(error.mean)
     if not found:
         return False
     save_figure(bce_bars(found), path)
     return True
 
 
-def _curve(records: Mapping[str, Record], path: Path, trained: int | None) -> bool:
-    runs = records.get("flying-mnist", {}).get("runs", {}).values()
-    curves = [run["evaluations"]["50 steps"]["curves"]["ami_max"] for run in runs if "50 steps" in run["evaluations"]]
+def _curve(records: Mapping[str, TrainingRecord], path: Path, trained: int | None) -> bool:
+    found = [
+        run.evaluations["50 steps"].curves for run in _runs(records, "flying-mnist") if "50 steps" in run.evaluations
+    ]
+    curves = [each["ami_max"] for each in found if "ami_max" in each]
     if not curves:
         return False
     parts = ("mean", "lower_quartile", "upper_quartile")
-    mean = (np.mean([np.array(curve[part], float) for curve in curves], axis=0) for part in parts)
+    mean = (np.mean([np.array(getattr(curve, part), float) for curve in curves], axis=0) for part in parts)
     text = "RNN-EM" if len(curves) == 1 else f"RNN-EM, mean of {len(curves)} runs"
     save_figure(score_curve({text: StepCurve(*mean)}, trained), path)
     return True

@@ -1,33 +1,96 @@
-"""What is known of the runs behind the results, as plain data: from the run folders, and from earlier records."""
+"""What is known of the runs behind the results: from the run folders, and from earlier records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation import Result, Summary
-from neural_em.experiments.config import Experiment
-from neural_em.experiments.evaluation import INDIFFERENT, Evaluation
-from neural_em.experiments.logs import environments, read_object, read_summary, sub_folders
-from neural_em.experiments.results import make_folder, stored
-from neural_em.experiments.runs import TrainedRun, find_runs, read_experiment
-from neural_em.files import write_whole
+from neural_em.experiments.evaluation import INDIFFERENT, stored
+from neural_em.files import make, write_whole
+from neural_em.presets import Experiment
 from neural_em.reproduce.plan import Training
-from neural_em.reproduce.sound import is_sound_run
-from neural_em.training.run_folder import CHANGEABLE, CONFIG, flat, without
+from neural_em.runs.find import TrainedRun, find_runs, read_experiment
+from neural_em.runs.folder import CONFIG, sub_folders
+from neural_em.runs.record import Ended, Record, Start, read_object, read_starts
+from neural_em.training.config import CHANGEABLE
 
 FORMAT = 1
 CURVES = ("ami_max", "upper_bound")
 _FREE = CHANGEABLE | INDIFFERENT
-Record = dict[str, Any]
+_OF_A_START = ("device", "commit", "neural_em", "time", "precision")
 
 
-def collect(training: Training, folder: Path, before: Record | None = None) -> Record:
+@dataclass(frozen=True)
+class Mean:
+    """One score over all sequences."""
+
+    mean: float | None
+    quartiles: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """One score at each step."""
+
+    mean: tuple[float | None, ...]
+    lower_quartile: tuple[float | None, ...]
+    upper_quartile: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses parts of different lengths."""
+        if not len(self.mean) == len(self.lower_quartile) == len(self.upper_quartile):
+            refuse("curve", "as many quartiles as means", "others")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One evaluation of a run; its parts are those of `neural_em.evaluation.Result`."""
+
+    last_step: dict[str, Mean]
+    mean_over_steps: dict[str, Mean]
+    whole_sequence: dict[str, Mean] = field(default_factory=dict)
+    baselines: dict[str, dict[str, Mean]] = field(default_factory=dict)
+    curves: dict[str, MeanCurve] = field(default_factory=dict)
+    options: str | None = None
+    components: int | None = None
+    sequences: int | None = None
+    steps: int | None = None
+    note: str | None = None
+    unscored_sequences: int | None = None
+    made: dict[str, float | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeedRecord(Ended):
+    """How the training of one seed went, what it was made with, and its evaluations by name."""
+
+    device: str | None = None
+    commit: str | None = None
+    neural_em: str | None = None
+    time: str | None = None
+    precision: str | None = None
+    torch: str | None = None
+    stage_epochs: tuple[int | None, ...] = ()
+    evaluations: dict[str, Scores] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """All seeds of a training, by number."""
+
+    format: int
+    training: str
+    quick: bool
+    runs: dict[str, SeedRecord]
+
+
+def collect(training: Training, folder: Path, before: TrainingRecord | None = None) -> TrainingRecord:
     """All that is known of a training: of each seed how it went, and its evaluations.
 
     Args:
@@ -35,33 +98,40 @@ def collect(training: Training, folder: Path, before: Record | None = None) -> R
         folder: its run folder; it need not exist.
         before: an earlier record; seeds without a run folder are kept as they are there.
     """
-    runs = dict((before or {}).get("runs", {}))
+    runs = dict(before.runs) if before is not None else {}
     for path in sub_folders(folder, "seed-"):
         if (path / CONFIG).is_file():
             runs[path.name.removeprefix("seed-")] = _run(training, path)
-    return {"format": FORMAT, "training": training.name, "quick": training.quick,
-            "runs": dict(sorted(runs.items(), key=lambda item: int(item[0])))}  # fmt: skip
+    runs = dict(sorted(runs.items(), key=lambda item: int(item[0])))
+    return TrainingRecord(FORMAT, training.name, training.quick, runs)
 
 
-def read_record(path: Path, training: Training) -> Record | None:
+def read_record(path: Path, training: Training) -> TrainingRecord | None:
     """An earlier record of a training; None where there is none."""
     if not path.is_file():
         return None
-    record = read_object(path)
-    if record.get("format") != FORMAT or record.get("training") != training.name:
+    values = read_object(path)
+    if values.get("format") != FORMAT or values.get("training") != training.name:
         refuse(f"{path}", f"the record of {training.name} in format {FORMAT}", "something else")
-    if record.get("quick") is not training.quick:
-        refuse(f"{path}", "a record of runs of the same size", f"one with quick={record.get('quick')}")
-    runs = record.get("runs")
-    if not isinstance(runs, dict) or not all(seed.isdecimal() and is_sound_run(run) for seed, run in runs.items()):
+    if values.get("quick") is not training.quick:
+        refuse(f"{path}", "a record of runs of the same size", f"one with quick={values.get('quick')}")
+    try:
+        record = configs.from_dict(TrainingRecord, values, leave_out="unknown")
+    except NeuralEMError as error:
+        raise NeuralEMError(f"{path}: {error}") from None
+    if not all(seed.isdecimal() for seed in record.runs):
         refuse(f"{path}", "runs with their evaluations, by seed", "something else")
     return record
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: TrainingRecord) -> None:
     """Writes a record, whole or not at all."""
-    make_folder(path.parent)
-    write_whole(path, f"{laid_out(record)}\n".encode())
+    values = configs.to_dict(record)
+    for run in values["runs"].values():
+        if not run["stage_epochs"]:
+            del run["stage_epochs"]
+    make(path.parent)
+    write_whole(path, f"{laid_out(values)}\n".encode())
 
 
 def laid_out(value: Any, levels: int = 6, indent: str = "") -> str:
@@ -82,24 +152,23 @@ def wrong_settings(training: Training, path: Path) -> str:
 
 def _fixed(experiment: Experiment) -> dict[str, Any]:
     """The settings that make it this experiment, of its stages too."""
-    settings = flat(configs.to_dict(replace(experiment, stages=without(experiment.stages, _FREE))))
-    return {key: value for key, value in settings if key not in _FREE}
+    settings = configs.flat(replace(experiment, stages=configs.without(experiment.stages, _FREE)))
+    return {key: value for key, value in settings.items() if key not in _FREE}
 
 
 def finished(path: Path, experiment: Experiment) -> bool:
     """Whether nothing is left to train in a seed's folder; one that met not-a-number is over too."""
-    summary = read_summary(path)
-    if summary.get("stopped") == "epochs":
-        epochs = summary.get("epochs")
-        return isinstance(epochs, int) and epochs >= experiment.parts()[-1].training.epochs  # those of the last stage
-    return summary.get("finished") is True or summary.get("problem") is not None
+    record = Record.read(path)
+    if record.stopped == "epochs":
+        return (record.epochs or 0) >= experiment.parts()[-1].training.epochs  # those of the last stage
+    return record.finished or record.problem is not None
 
 
 def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRun]:
     """The seeds that can be evaluated: trained to their ends, or as far as they are."""
     runs = []
     for path in sub_folders(folder, "seed-"):
-        if not unfinished and read_summary(path).get("finished") is not True:
+        if not unfinished and not Record.read(path).finished:
             continue
         try:
             if not wrong_settings(training, path):
@@ -109,79 +178,50 @@ def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRu
     return runs
 
 
-def _run(training: Training, path: Path) -> Record:
+def _run(training: Training, path: Path) -> SeedRecord:
     """One seed."""
-    summary = read_summary(path)
-    start = (environments(path) or [{}])[-1]
-    record: Record = {
-        "finished": summary.get("finished") is True,
-        "stopped": summary.get("stopped"),
-        "problem": summary.get("problem"),
-        **{name: summary.get(name) for name in ("epochs", "best_epoch", "seconds")},
-        "warnings": summary.get("warnings", []),
-        **{name: start.get(name) for name in ("device", "commit", "neural_em", "time", "precision")},
-        "torch": start.get("packages", {}).get("torch"),
-        "evaluations": {},
-    }
-    if isinstance(summary.get("stages"), dict):
-        stages = summary["stages"].values()
-        record["stage_epochs"] = [stage.get("epochs") for stage in stages]
-        record["seconds"] = round(sum(stage.get("seconds") or 0 for stage in stages), 3)
+    record, start = Record.read(path), (read_starts(path) or [Start()])[-1]
+    ended: dict[str, Any] = {each.name: getattr(record, each.name) for each in fields(Ended)}
+    made = {name: getattr(start, name) for name in _OF_A_START}
+    seed = SeedRecord(**ended, **made, torch=start.packages.get("torch"))
+    if record.stages:
+        stages = record.stages.values()
+        seconds = round(sum(stage.seconds or 0 for stage in stages), 3)
+        seed = replace(seed, seconds=seconds, stage_epochs=tuple(stage.epochs for stage in stages))
     try:
         wrong = wrong_settings(training, path)
         if wrong:
-            return {**record, "problem": f"not counted, other settings: {wrong}"}
-        if not record["finished"] and record["best_epoch"] is None:
-            return record  # stopped before there was anything to evaluate
+            return replace(seed, problem=f"not counted, other settings: {wrong}")
+        if not seed.finished and seed.best_epoch is None:
+            return seed  # stopped before there was anything to evaluate
         (run,) = find_runs([path]).runs
     except NeuralEMError as error:
-        return {**record, "problem": record["problem"] or str(error)}
-    for name, evaluation in training.evaluations.items():
-        result = stored(run, evaluation)
-        if result is not None:
-            record["evaluations"][name] = _evaluation(result, evaluation)
-    return record
+        return replace(seed, problem=seed.problem or str(error))
+    found = {name: (stored(run, each), each.options()) for name, each in training.evaluations.items()}
+    scores = {name: _scores(result, options) for name, (result, options) in found.items() if result is not None}
+    return replace(seed, evaluations=scores)
 
 
-def _evaluation(result: Result, evaluation: Evaluation) -> Record:
+def _scores(result: Result, options: str) -> Scores:
     made = result.settings.get("made", {})
-    return {
-        "options": evaluation.options(),
-        "components": result.settings["components"],
-        "sequences": result.sequences,
-        "steps": result.steps,
-        "note": result.note,
-        "unscored_sequences": result.unscored_sequences,
-        "last_step": _summaries(result.last_step),
-        "mean_over_steps": _summaries(result.mean_over_steps),
-        "whole_sequence": _summaries(result.whole_sequence),
-        "baselines": {name: _summaries(scores) for name, scores in result.baselines.items()},
-        "curves": {
-            name: {
-                "mean": _rounded(curve.mean),
-                "lower_quartile": _rounded(curve.lower_quartile),
-                "upper_quartile": _rounded(curve.upper_quartile),
-            }
+    return Scores(
+        _means(result.last_step), _means(result.mean_over_steps), _means(result.whole_sequence),
+        {name: _means(scores) for name, scores in result.baselines.items()},
+        {
+            name: MeanCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
             for name, curve in result.curves.items()
             if name in CURVES
         },
-        "made": {name: made.get(name) for name in ("time", "device", "commit", "seconds")},
-    }
+        options, result.settings["components"], result.sequences, result.steps, result.note,
+        result.unscored_sequences, {name: made.get(name) for name in ("time", "device", "commit", "seconds")},
+    )  # fmt: skip
 
 
-def _summaries(scores: Mapping[str, Summary]) -> Record:
-    return {
-        name: {
-            "mean": _round(summary.mean),
-            "quartiles": _rounded((summary.lower_quartile, summary.median, summary.upper_quartile)),
-        }
-        for name, summary in scores.items()
-    }
+def _means(scores: Mapping[str, Summary]) -> dict[str, Mean]:
+    parts = {name: _rounded((each.mean, each.lower_quartile, each.median, each.upper_quartile))
+             for name, each in scores.items()}  # fmt: skip
+    return {name: Mean(mean, tuple(quartiles)) for name, (mean, *quartiles) in parts.items()}
 
 
-def _rounded(values: tuple[float | None, ...]) -> list[float | None]:
-    return [_round(value) for value in values]
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+def _rounded(values: Iterable[float | None]) -> tuple[float | None, ...]:
+    return tuple(None if value is None else float(f"{value:.6g}") for value in values)

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.experiments import PRESETS, Experiment, train
-from neural_em.experiments.evaluation import Evaluator
-from neural_em.experiments.logs import read_object
-from neural_em.experiments.results import EVALUATIONS, make_folder, stored, write_result
-from neural_em.files import replacing, write_whole
+from neural_em.experiments import PRESETS, train
+from neural_em.experiments.evaluation import Evaluator, stored
+from neural_em.files import make, replacing, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce.cells import Cell, cells
-from neural_em.reproduce.page import render
 from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import Record, collect, finished, read_record, usable, write_record
-from neural_em.training.run_folder import RunFolder
+from neural_em.reproduce.records import TrainingRecord, collect, finished, read_record, usable, write_record
+from neural_em.reproduce.results_page import render
+from neural_em.runs.evaluations import EVALUATIONS, write_result
+from neural_em.runs.folder import RunFolder
+from neural_em.runs.record import read_object
 from neural_em.training.stop import INTERRUPTED
 
 RUNS, RESULTS = Path("runs") / "reproduce", Path("results")
@@ -89,7 +89,7 @@ class Reproduction:
             The page.
         """
         if self.quick:  # says at once that whatever comes here is of toy size
-            make_folder(self.out)
+            make(self.out)
             self._write_cells([])
         with _threads(1 if self.quick else None):  # what is so small is slower on more
             for training in trainings:
@@ -106,10 +106,10 @@ class Reproduction:
     def report(self) -> Path:
         """Writes the page and the table behind it from what there is."""
         records = {name: self._record(training) for name, training in self._all().items()}
-        records = {name: record for name, record in records.items() if record["runs"]}
+        records = {name: record for name, record in records.items() if record.runs}
         found = cells(records)
         pictures = draw_all(records, self.runs, self.out, self.evaluator, self.quick, self.say)
-        make_folder(self.out)
+        make(self.out)
         self._write_cells(found)
         with replacing(self.out / PAGE, make_folder=True) as partial:
             partial.write_bytes(render(found, records, self.runs, pictures).encode(errors="backslashreplace"))
@@ -122,18 +122,19 @@ class Reproduction:
     def _all(self) -> dict[str, Training]:
         return {name: each.small() if self.quick else each for name, each in TRAININGS.items()}
 
-    def _record(self, training: Training) -> Record:
+    def _record(self, training: Training) -> TrainingRecord:
         """What is known of a training, kept in the results folder."""
         path = self.out / RECORDS / f"{training.name}.json"
         before = read_record(path, training)
         record = collect(training, self.runs / training.name, before)
-        if record["runs"] and record != before:
+        if record.runs and record != before:
             write_record(path, record)
         return record
 
     def _train(self, training: Training) -> None:
         """Trains the seeds that are not finished, all together."""
-        experiment, folder = self._sized(training.experiment(self.epochs, self.precision)), self.runs / training.name
+        experiment, folder = training.experiment(self.epochs, self.precision), self.runs / training.name
+        experiment = experiment.for_frames(usual=PRESETS[experiment.name].model)  # as training makes it
         seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]
         if all(finished(path, experiment) for path in seeds):
             return
@@ -164,13 +165,6 @@ class Reproduction:
     def _left(self) -> float:
         """Seconds left; infinite where nobody set an end."""
         return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-    @staticmethod
-    def _sized(experiment: Experiment) -> Experiment:
-        """With a model for its frames, as training makes it."""
-        data = experiment.data
-        shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
-        return experiment.for_frames(shape, PRESETS[experiment.name].model)
 
 
 def _problem(work: Callable[[Training], None], training: Training) -> str:

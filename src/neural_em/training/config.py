@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
+from neural_em.errors import check_choice, check_flag, check_integer, check_number, refuse
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
-SCHEDULES = ("constant", "cosine")
-PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
-ENGINES = ("fast", "plain")
-SMALLEST = sys.float_info.min
-_COUNTS = ("components", "steps", "batch_size", "epochs", "patience", "segment", "shard_megabytes")
-INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
-    **dict.fromkeys(_COUNTS, (1, None)),
-    "score_size": (0, None),
-    "seed": (0, MAX_SEED),
-}
+# what may differ between two starts of one run: it decides how long and how, never what is computed
+_CHANGEABLE = frozenset({"epochs", "patience", "checkpoint_seconds", "engine", "tensorboard"})
+CHANGEABLE = frozenset(f"training.{name}" for name in _CHANGEABLE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,6 @@ class TrainingConfig:
         truncate: with ``segment``, stop gradients at the segments' borders, and compute each step once.
         score_size: validation sequences whose ARI and AMI are logged each epoch.
         checkpoint_seconds: time between two checkpoints inside an epoch.
-        shard_megabytes: largest file of a checkpoint.
         tensorboard: write TensorBoard events beside ``metrics.csv``, where tensorboard is installed.
     """
 
@@ -66,24 +59,45 @@ class TrainingConfig:
     truncate: bool = False
     score_size: int = 1000
     checkpoint_seconds: float = 60.0
-    shard_megabytes: int = 1024
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
         """Refuses what makes no sense."""
-        for name, (least, most) in INTEGERS.items():
-            if name not in ("steps", "patience", "segment") or getattr(self, name) is not None:
-                value = check_integer(f"training.{name}", getattr(self, name), least, most)
-                object.__setattr__(self, name, value)  # Python's own numbers, whatever came
-        for name in ("learning_rate", "checkpoint_seconds"):
-            number = check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
-            object.__setattr__(self, name, number)
-        for name in ("deterministic", "truncate", "tensorboard"):
-            check_flag(f"training.{name}", getattr(self, name))
-        for name, allowed in {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES}.items():
-            if getattr(self, name) not in allowed:
-                unknown(f"training.{name}", getattr(self, name), allowed)
+        for name, check in _CHECKS.items():  # which give Python's own numbers, whatever came
+            object.__setattr__(self, name, check(f"training.{name}", getattr(self, name)))
         if self.truncate and self.segment is None:
             refuse("training.truncate", "training.segment too, the steps of a segment", "none")
         if self.precision == "bf16" and self.engine != "fast":
             refuse("training.precision", "another one with training.engine=plain, the reference", self.precision)
+
+    @property
+    def changeable(self) -> frozenset[str]:
+        """What may differ between two starts of one run."""
+        # the learning rate of every step of a schedule follows from how many epochs there are
+        return _CHANGEABLE if self.schedule == "constant" else _CHANGEABLE - {"epochs"}
+
+    @staticmethod
+    def from_older(values: Mapping[str, Any]) -> dict[str, Any]:
+        """A config file's values without the size of a checkpoint's files, which could be chosen once."""
+        return {name: value for name, value in values.items() if name != "shard_megabytes"}
+
+
+def _integer(least: int, most: int | None = None, optional: bool = False) -> Callable[[str, Any], int | None]:
+    return lambda name, value: None if optional and value is None else check_integer(name, value, least, most)
+
+
+def _above_zero(name: str, value: Any) -> float:
+    return check_number(name, value, "a number above 0", sys.float_info.min)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("components", "batch_size", "epochs"), _integer(1)),
+    **dict.fromkeys(("steps", "patience", "segment"), _integer(1, optional=True)),
+    "score_size": _integer(0),
+    "seed": _integer(0, MAX_SEED),
+    **dict.fromkeys(("learning_rate", "checkpoint_seconds"), _above_zero),
+    **dict.fromkeys(("deterministic", "truncate", "tensorboard"), check_flag),
+    "schedule": check_choice("constant", "cosine"),
+    "precision": check_choice("auto", "float32", "tf32", "bf16", "float64"),
+    "engine": check_choice("fast", "plain"),
+}

@@ -1,4 +1,4 @@
-"""What a user sees of training: bars on a terminal, plain lines elsewhere, the same lines in the run's log."""
+"""What a user sees of training: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from neural_em.training.loop import Callback
-from neural_em.training.run_folder import RunFolder
 from neural_em.training.state import EPOCHS, PATIENCE, Row
 from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 
@@ -28,17 +27,6 @@ def line(event: str, info: dict[str, Any]) -> str | None:
     if text is None:
         return None
     return f"{info['run']}: {text}" if info.get("run") else text
-
-
-def logger(folder: RunFolder) -> Callback:
-    """A callback that writes the lines into the run's log."""
-
-    def write(event: str, info: dict[str, Any]) -> None:
-        text = line(event, info) if event != "steps" else None
-        if text is not None:
-            folder.log(text)
-
-    return write
 
 
 class Plain:

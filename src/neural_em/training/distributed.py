@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
 
+T = TypeVar("T")
 _MAX_BYTES = 1 << 28  # of a message between processes
 
 
@@ -123,6 +124,13 @@ def from_first(function: Callable[[], Any], device: torch.device) -> Any:
     if "error" in message:
         raise NeuralEMError(message["error"])
     return message["result"]
+
+
+def in_first(function: Callable[[], T], device: torch.device) -> T | None:
+    """What the function gives, in the first process alone and None in the others; where it fails, it fails in all."""
+    results: list[T] = []
+    from_first(lambda: results.append(function()), device)
+    return results[0] if results else None
 
 
 def tensors_from_first(tensors: dict[str, Tensor] | None, device: torch.device) -> dict[str, Tensor]:

@@ -1,12 +1,14 @@
-"""The loop of one run: steps, validation, early stopping, checkpoints; it can be stopped at any step and gone on with.
+"""The loop of one run: steps, validation, early stopping; it can be stopped at any step and gone on with.
 
 A run is a generator that does one step at a time, so that several runs can take turns in one process. Nothing waits
-for a GPU but every few steps, when the losses that were collected there are read.
+for a GPU but every few steps, when the losses that were collected there are read. It leaves nothing behind but a
+trained model: whoever wants to keep what it does listens to its events.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -18,13 +20,10 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import NeuralEM
-from neural_em.training import device as devices
-from neural_em.training import distributed, environment, order
+from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
-from neural_em.training.keeper import Keeper
-from neural_em.training.outcome import NOT_A_NUMBER, Outcome
-from neural_em.training.run_folder import RunFolder
-from neural_em.training.state import Progress, Row
+from neural_em.training.outcome import Outcome
+from neural_em.training.state import Progress, Row, Snapshot
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
 from neural_em.training.validation import BINDING_FAILURES, Validation, validate
@@ -44,43 +43,45 @@ class Run:
         data: the training samples, on that device.
         validation: samples for early stopping and scores; without them the training loss decides.
         config: settings.
-        folder: opened run folder, in the first process; None to leave nothing on disk.
+        start: what to go on from, in the first process; the model as it is, where not given.
         stop: asked after each step whether to stop.
-        callbacks: called in the first process with an event and what is known: ``start``, ``steps``, ``epoch``,
-            ``warning``, ``note``, ``stop``.
+        callbacks: called in the first process with an event and what is known of it:
+
+            - ``start``: ``epoch`` and ``step`` that it goes on after;
+            - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
+            - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
+            - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
+            - ``warning``, ``note``: a ``text``;
+            - ``failed``: there is no number any more: ``problem``, and the ``progress`` until then;
+            - ``stop``: the ``outcome``.
         name: of the run, among those trained together.
     """
 
     def __init__(
         self, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
-        folder: RunFolder | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
+        start: Snapshot | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
     ) -> None:  # fmt: skip
         self.model, self.data, self.validation, self.config, self.name = model, data, validation, config, name
-        self.stop, self.callbacks = stop or Stop(), tuple(callbacks)
+        self.start, self.stop, self.callbacks = start, stop or Stop(), tuple(callbacks)
         self.device = next(model.parameters()).device
         self.steps, batch = order.steps_of(len(data), config.batch_size)
         if batch < distributed.world_size():
             refuse("samples of a step", f"at least one for each of {distributed.world_size()} processes", batch)
         self.part = distributed.part(batch)
         self.share = (self.part.stop - self.part.start) / batch
-        self.keeper = None if folder is None else Keeper(folder, model.config, config, self.steps)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}  # weights of the best epoch, in the first process
         self.stopped: str | None = None
         self._watched = 0  # steps of this epoch whose losses were looked at
-        self._clock = self._saved = time.monotonic()
+        self._clock = time.monotonic()
 
     def train(self) -> Generator[None, None, Outcome]:
         """Trains from where the run stands until it is finished or stopped; yields after each step."""
-        try:
-            self._set_up()
-            self.tell("start", step=self.progress.step, epoch=self.progress.epoch)
-            while self.stopped is None and self.progress.settled(self.config) is None:
-                yield from self._epoch()
-            return self._end()
-        finally:
-            if self.keeper is not None:
-                self.keeper.close()
+        self._set_up()
+        self.tell("start", step=self.progress.step, epoch=self.progress.epoch)
+        while self.stopped is None and self.progress.settled(self.config) is None:
+            yield from self._epoch()
+        return self._end()
 
     def _epoch(self) -> Generator[None, None, None]:
         """The rest of the present epoch."""
@@ -115,12 +116,8 @@ class Run:
         self.tell("steps", epoch=progress.epoch + 1, step=progress.step, loss=losses[-1])
         # the first process whose time is over stops all of them, and so does one that was asked to
         self.stopped = REASONS[distributed.largest(REASONS.index(self.stop.reason), self.device)]
-        if self.stopped is not None:
-            return
-        due = time.monotonic() - self._saved >= self.config.checkpoint_seconds
-        if due and self.keeper is not None and progress.step < self.steps:
-            self.keeper.checkpoint(progress, self._tensors())
-            self._saved = time.monotonic()
+        if self.stopped is None and progress.step < self.steps:
+            self.tell("state", state=self.snapshot, stopped=False)
 
     def _close_epoch(self) -> None:
         """Validates, judges and saves."""
@@ -138,14 +135,10 @@ class Run:
             self.tell("warning", text=f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}")
         progress.close_epoch(row)
         self._watched = 0
-        if distributed.is_first() and (row.best or self.keeper is not None):
-            tensors = self._tensors()
-            if row.best:
-                self.best = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-            if self.keeper is not None:
-                self.keeper.epoch(progress, tensors)
-                self._saved = time.monotonic()
-        self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds)
+        state = functools.cache(self.snapshot)  # made once, and only if somebody wants it
+        if row.best and distributed.is_first():
+            self.best = state().weights
+        self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds, state=state)
 
     def _row(self, scores: Validation | None) -> Row:
         progress = self.progress
@@ -162,48 +155,32 @@ class Run:
     def _end(self) -> Outcome:
         """Leaves everything so that the run can go on, and the best weights in the model."""
         stopped = self.stopped or self.progress.settled(self.config) or ""
-        if self.keeper is not None:
-            if self.stopped is not None:
-                self.keeper.last(self.progress, self._tensors())
-            self.keeper.summary(self.progress, stopped)
+        if self.stopped is not None:
+            self.tell("state", state=self.snapshot, stopped=True)
         best = distributed.tensors_from_first(self.best, self.device)
         if best:
             self.model.load_state_dict(best)
-        path = None if self.keeper is None else self.keeper.folder.path
-        outcome = Outcome(self.name, self.model, stopped, self.progress, path)
+        outcome = Outcome(self.name, self.model, stopped, self.progress)
         self.tell("stop", outcome=outcome)
         return outcome
 
     def _set_up(self) -> None:
-        """Goes back to the newest checkpoint, in all processes alike."""
-        held: dict[str, Tensor] = {}
-
-        def newest() -> dict[str, Any] | None:
-            found = self.keeper.newest() if self.keeper is not None else None
-            held.update(self._tensors(optimizer=False) if found is None else found.tensors)
-            return None if found is None else configs.to_dict(found.progress)
-
+        """Goes back to the start, in all processes alike."""
         self._losses = torch.zeros(self.steps, device=self.device, dtype=next(self.model.parameters()).dtype)
-        values = distributed.from_first(newest, self.device)
-        self.progress = Progress() if values is None else configs.from_dict(Progress, values)
-        tensors = distributed.tensors_from_first(held, self.device)
+        start = self.start or self.snapshot(optimizer=False)
+        values = distributed.from_first(lambda: configs.to_dict(start.progress), self.device)
+        self.progress, self.best = configs.from_dict(Progress, values), start.best
+        tensors = distributed.tensors_from_first(start.tensors, self.device)
         self._load(tensors)
         self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
-        memory = {name: tensor for name, tensor in tensors.items() if name.startswith("optimizer.")}
+        memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
         if memory:
-            self._step.load_state({name.removeprefix("optimizer."): tensor for name, tensor in memory.items()})
+            self._step.load_state(memory)
         self._watched = self.progress.step
-        self._clock = self._saved = time.monotonic()
-        if self.keeper is not None:
-            precision = devices.resolve(self.config.precision, self.device)
-            note = self.keeper.begin(self.progress, held, environment.describe(self.device, precision))
-            if note:
-                self.tell("note", text=note)
-            if self.progress.best_epoch:
-                self.best = self.keeper.best_weights()
+        self._clock = time.monotonic()
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
-        """Weights and losses of a checkpoint into the model and the buffer, if they fit."""
+        """Weights and losses of a start into their places, if they fit."""
         state = self.model.state_dict()
         expected = {f"model.{name}": tuple(tensor.shape) for name, tensor in state.items()}
         if self.progress.step:
@@ -217,8 +194,8 @@ class Run:
         if self.progress.step:
             self._losses[: self.progress.step].copy_(tensors["losses"])
 
-    def _tensors(self, optimizer: bool = True) -> dict[str, Tensor]:
-        """Everything a checkpoint holds, on the CPU; refuses to let broken weights replace good ones."""
+    def snapshot(self, optimizer: bool = True) -> Snapshot:
+        """What the run goes on from, as it is now; broken weights are refused, so that they replace no good ones."""
         tensors = {f"model.{name}": t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
         if optimizer:
             tensors |= {f"optimizer.{name}": tensor for name, tensor in self._step.state().items()}
@@ -228,7 +205,7 @@ class Run:
             if not bool(torch.isfinite(tensor).all()):
                 where = f"epoch {self.progress.epoch + 1}, step {self.progress.step} of {self.steps}"
                 self._refuse_number(f"{name} at {where}", "not-a-number or infinity")
-        return tensors
+        return Snapshot(dataclasses.replace(self.progress), tensors, self.best)
 
     def _refuse_number(self, what: str, value: object) -> NoReturn:
         problem = (
@@ -237,8 +214,7 @@ class Run:
             f"training.learning_rate (it is {self.config.learning_rate:g}), or training.precision=float32"
         )
         self.tell("warning", text=problem)
-        if self.keeper is not None:
-            self.keeper.summary(self.progress, NOT_A_NUMBER, problem)
+        self.tell("failed", problem=problem, progress=self.progress)
         raise NeuralEMError(problem)
 
     def _interrupted(self) -> bool:

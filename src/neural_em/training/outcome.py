@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neural_em.model import NeuralEM
 from neural_em.training.state import SETTLED, Progress
@@ -42,10 +40,6 @@ class Outcome:
         """What a user should know before trusting the result."""
         return warnings(self.progress)
 
-    def summary(self) -> dict[str, Any]:
-        """The outcome as plain values, as in the run folder's ``summary.json``."""
-        return summarise(self.progress, self.stopped)
-
 
 def warnings(progress: Progress) -> list[str]:
     """Binding failures of the epoch whose weights are the result."""
@@ -56,21 +50,3 @@ def warnings(progress: Progress) -> list[str]:
     what = BINDING_FAILURES.get(row.binding, row.binding)
     when = f"at the best epoch, {row.epoch} (failures in {count} of {len(progress.rows)} epochs)"
     return [f"binding failure: {what} {when}"]
-
-
-def summarise(progress: Progress, stopped: str | None, problem: str | None = None) -> dict[str, Any]:
-    """A run as plain values; ``stopped`` is None while it runs, or where it was killed."""
-    last = progress.rows[-1] if progress.rows else None
-    best = progress.best_row
-    return {
-        "stopped": stopped,
-        "finished": stopped in SETTLED,
-        "problem": problem,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch or None,
-        "best": None if best is None else dataclasses.asdict(best),
-        "last": None if last is None else dataclasses.asdict(last),
-        "warnings": warnings(progress),
-        "seconds": round(progress.seconds, 3),
-        "seconds_per_epoch": round(progress.seconds / progress.epoch, 3) if progress.epoch else None,
-    }

@@ -1,8 +1,11 @@
-"""How far a run has come: everything but the tensors that a run needs to go on as if it had never stopped."""
+"""How far a run has come: everything that it needs to go on as if it had never stopped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from neural_em.training.config import TrainingConfig
 
@@ -97,3 +100,29 @@ class Progress:
     def best_row(self) -> Row | None:
         """The best epoch."""
         return next((row for row in self.rows if row.epoch == self.best_epoch), None)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a run goes on from.
+
+    Attributes:
+        progress: where it stands.
+        tensors: on the CPU: weights (``model.``), Adam's memory (``optimizer.``; none before the first step) and the
+            losses of the present epoch.
+        best: the best epoch's weights, where there was one.
+    """
+
+    progress: Progress
+    tensors: dict[str, Tensor]
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of_weights(cls, weights: Mapping[str, Tensor]) -> Snapshot:
+        """A new run with these weights, by the model's own names."""
+        return cls(Progress(), {f"model.{name}": tensor.cpu() for name, tensor in weights.items()})
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the model, by its own names."""
+        return {n.removeprefix("model."): tensor for n, tensor in self.tensors.items() if n.startswith("model.")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,21 @@ import neural_em
 from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.experiments.config import Experiment
-from neural_em.experiments.logs import environments, read_metrics, read_summary, sub_folders
-from neural_em.experiments.presets import preset as preset_named
 from neural_em.files import checksum, from_home
 from neural_em.model import NeuralEM
+from neural_em.presets import Experiment
+from neural_em.presets import preset as preset_named
+from neural_em.runs import checkpoint
+from neural_em.runs.fit import FitConfig
+from neural_em.runs.folder import BEST, CHECKPOINTS, CONFIG, FOLDERS, LAST, RunFolder, sub_folders
+from neural_em.runs.record import Record, Start, read_metrics, read_starts
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
 from neural_em.storage.pretrained import Card, find_model
-from neural_em.training import TrainingConfig
-from neural_em.training.fit import FitConfig
-from neural_em.training.run_folder import BEST, CONFIG, FOLDERS, LAST
+from neural_em.training import distributed
+from neural_em.training.config import TrainingConfig
+from neural_em.training.outcome import Outcome
+from neural_em.training.state import Progress
 
 WEIGHTS = {"best": BEST, "last": LAST}
 
@@ -54,14 +58,15 @@ class TrainedRun:
     notes: tuple[str, ...] = ()
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """How training went and why it stopped; empty where nobody wrote it down."""
-        return {} if self.folder is None else read_summary(self.folder)
+        return Record() if self.folder is None else Record.read(self.folder)
 
     @property
-    def environments(self) -> list[dict[str, Any]]:
-        """Versions, commit, device and command of each start of the run."""
-        return [] if self.folder is None else environments(self.folder)
+    def start(self) -> Start:
+        """Version, commit and device of the run's last start."""
+        starts = [] if self.folder is None else read_starts(self.folder)
+        return starts[-1] if starts else Start()
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -123,7 +128,7 @@ def read_experiment(folder: Path) -> tuple[Experiment, bool]:
             return configs.read(Experiment, path), True
         return Experiment(python.name, python.model, training=replace(python.training, steps=None)), False
     except NeuralEMError as error:
-        made = next((start.get("neural_em") for start in reversed(environments(folder))), None)
+        made = next((start.neural_em for start in reversed(read_starts(folder))), None)
         version = "" if made in (None, neural_em.__version__) else (
             f" (the run was made with version {made}, this is {neural_em.__version__})"
         )  # fmt: skip
@@ -131,12 +136,38 @@ def read_experiment(folder: Path) -> tuple[Experiment, bool]:
         raise NeuralEMError(f"{path}: {text}{version}") from None
 
 
-def unfinished(summary: Mapping[str, Any], what: str = "training") -> str:
-    """What to say of a run that is not finished; empty for one that is."""
-    if not summary or summary.get("finished") is True:
-        return ""
-    stopped = summary.get("stopped") or "still going on, or killed"
-    return f"{what} is not finished: {stopped} after {summary.get('epochs')} epochs"
+def finished_run(
+    folder: RunFolder | None, experiment: Experiment, device: torch.device, name: str = "", sealed: bool = False
+) -> Outcome | None:
+    """The outcome of a run that was finished before, read without its data; None where there is something left to do.
+
+    Args:
+        folder: opened, in the first process.
+        experiment: how long to train.
+        device: where to put the model.
+        name: of the run, among those trained together.
+        sealed: somebody builds on the result already: it is finished even where the experiment would train longer.
+    """
+
+    def look() -> list[Any] | None:
+        path = Path() if folder is None else folder.path
+        record, found = Record.read(path), checkpoint.found(path / CHECKPOINTS)
+        if not record.finished or not found:  # the summary is the last file a run writes
+            return None
+        try:
+            progress = checkpoint.read_progress(found[0])
+        except NeuralEMError:
+            return None
+        stopped = progress.settled(experiment.training) or (record.stopped if sealed else None)
+        return None if stopped is None else [stopped, configs.to_dict(progress)]
+
+    found = distributed.from_first(look, device)
+    if found is None:
+        return None
+    model = NeuralEM(experiment.model) if folder is None else load(folder.path / BEST)
+    model.load_state_dict(distributed.tensors_from_first(model.state_dict(), device))
+    path = None if folder is None else folder.path
+    return Outcome(name, model.to(device), found[0], configs.from_dict(Progress, found[1]), path)
 
 
 def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> None:
@@ -159,7 +190,7 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
     experiment, known = read_experiment(path)
     refuse_links(path, FOLDERS)
     file, notes = path / WEIGHTS[which], []
-    summary = read_summary(path)
+    record = Record.read(path)
     if experiment.stages:
         stages = len(experiment.stages)
         done = [stage for stage in sub_folders(path, "stage-") if (stage / WEIGHTS[which]).is_file()]
@@ -168,8 +199,8 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
             notes.append(f"only {done[-1].name} of {stages} has begun, its weights are used")
         experiment = experiment.stage(stages - 1)
     if not file.is_file():
-        refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(summary))
-    notes += [text for text in (_exchanged(file, path), unfinished(summary)) if text]
+        refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(record))
+    notes += [text for text in (_exchanged(file, path), record.shortfall) if text]
     run = TrainedRun(
         path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)
     )
@@ -208,17 +239,17 @@ def _with_preset(run: TrainedRun, preset: str | None, keep_components: bool = Tr
 def _exchanged(file: Path, folder: Path) -> str:
     """What to say of a weight file that is not the one the run wrote; empty where it is, or where nothing tells."""
     stages = sub_folders(folder, "stage-") if file.parent == folder else []
-    summary = read_summary(stages[-1] if stages else file.parent)  # a staged run's weights are its last stage's
-    written = summary.get("sha256", {}).get(file.name)
-    if written is None or summary.get("stopped") is None:  # a run that goes on may have written newer ones just now
+    record = Record.read(stages[-1] if stages else file.parent)  # a staged run's weights are its last stage's
+    written = record.sha256.get(file.name)
+    if written is None or record.stopped is None:  # a run that goes on may have written newer ones just now
         return ""
     if checksum(file) == written:
         return ""
     return f"{file.name} is not the file that this run wrote"
 
 
-def _without_weights(summary: Mapping[str, Any]) -> str:
-    problem = summary.get("problem") or summary.get("stopped")
+def _without_weights(record: Record) -> str:
+    problem = record.problem or record.stopped
     return f"none ({problem})" if problem else "none yet"
 
 

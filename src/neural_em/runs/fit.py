@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,15 @@ from torch import Tensor
 
 from neural_em.errors import refuse
 from neural_em.model import ModelConfig, NeuralEM
+from neural_em.runs.folder import opened
+from neural_em.runs.writer import train_in
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
-from neural_em.training.display import logger
-from neural_em.training.loop import Callback, Run
+from neural_em.training.loop import Callback
 from neural_em.training.outcome import Outcome
-from neural_em.training.run_folder import open_in_first
 from neural_em.training.stop import Stop
-from neural_em.training.together import outcomes, train_together
+from neural_em.training.turns import outcomes, take_turns
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
@@ -52,7 +53,8 @@ def fit(
         validation: samples for early stopping and scores; without them the training loss decides.
         run: a run folder, to go on where it stopped and to keep everything in; None to leave nothing on disk.
         callbacks: each is called with an event and what is known of it: ``start``, ``steps`` (losses were read),
-            ``epoch`` (``info["row"]`` has its numbers), ``warning``, ``note``, ``stop``.
+            ``state`` (``info["state"]()`` is all that the run could go on from), ``epoch`` (``info["row"]`` has its
+            numbers), ``warning``, ``note``, ``failed``, ``stop``.
         max_minutes: stop after so many minutes; with a run folder, the same call goes on.
 
     Returns:
@@ -71,14 +73,10 @@ def fit(
     ):
         if own != device:
             refuse("model", f"on {own}, the GPU of this process", f"on {device}")
-        folder = open_in_first(run, FitConfig(model.config, config), device) if run is not None else None
-        try:
-            told = callbacks if folder is None else (logger(folder), *callbacks)
-            task = Run(model, data, validation, config, folder, stop, told)
-            return outcomes(train_together({"": task.train()}, device))[0]
-        finally:
-            if folder is not None:
-                folder.close()
+        kept = nullcontext() if run is None else opened(run, FitConfig(model.config, config), device)
+        with kept as folder:
+            steps = train_in(folder, model, data, validation, config, stop, callbacks)
+            return outcomes(take_turns({"": steps}, device))[0]
 
 
 def _dataset(data: Dataset | Tensor, name: str, model: NeuralEM) -> Dataset:

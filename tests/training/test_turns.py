@@ -12,7 +12,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.training.loop import Run
 from neural_em.training.outcome import Outcome
 from neural_em.training.state import Progress
-from neural_em.training.together import outcomes, train_together
+from neural_em.training.turns import outcomes, take_turns
 
 CPU = torch.device("cpu")
 
@@ -25,9 +25,9 @@ def _run(tiny: Any, seed: int, epochs: int = 2) -> Run:
 def test_seeds_together_are_seeds_alone(tiny: Any) -> None:
     """The very same weights and numbers, though one of them ends earlier than the others."""
     epochs = {0: 2, 1: 1, 2: 3}
-    together = train_together({str(seed): _run(tiny, seed, n).train() for seed, n in epochs.items()}, CPU)
+    together = take_turns({str(seed): _run(tiny, seed, n).train() for seed, n in epochs.items()}, CPU)
     for seed, n in epochs.items():
-        (alone,) = outcomes(train_together({"": _run(tiny, seed, n).train()}, CPU))
+        (alone,) = outcomes(take_turns({"": _run(tiny, seed, n).train()}, CPU))
         other = together[str(seed)]
         assert isinstance(other, Outcome)
         assert [r.validation_loss for r in other.progress.rows] == [r.validation_loss for r in alone.progress.rows]
@@ -48,7 +48,7 @@ def test_runs_take_turns() -> None:
             raise NeuralEMError(f"{name}: no more numbers")
         return Outcome(name, None, "epochs", Progress())  # type: ignore[arg-type]
 
-    results = train_together({"a": steps("a", 2), "b": steps("b", 1, fails=True), "c": steps("c", 3)}, CPU)
+    results = take_turns({"a": steps("a", 2), "b": steps("b", 1, fails=True), "c": steps("c", 3)}, CPU)
     assert order == ["a", "b", "c", "a", "c", "c"]
     assert list(results) == ["a", "b", "c"]
     with pytest.raises(NeuralEMError, match="1 of 3 runs failed, the others ended as they should: b: no more numbers"):
@@ -63,7 +63,7 @@ def test_a_full_disk_under_one_run_is_one_clear_error() -> None:
         raise OSError(28, "No space left on device", "log.txt")
 
     with pytest.raises(NeuralEMError, match="No space left on device"):
-        outcomes(train_together({"": steps()}, CPU))
+        outcomes(take_turns({"": steps()}, CPU))
 
 
 @pytest.mark.gpu
@@ -85,7 +85,7 @@ def test_seeds_overlap_on_a_gpu_and_stay_themselves(tiny: Any) -> None:
             run = Run(NeuralEM(seed=seed).to(device), data, validation, settings, name=str(seed))
             runs[str(seed)] = run.train()
             run.callbacks = (lambda e, i, run=run, s=seed: e == "steps" and seen[s].extend(run._losses.tolist()),)
-        outcomes(train_together(runs, device))
+        outcomes(take_turns(runs, device))
         return seen
 
     together = losses(range(3))

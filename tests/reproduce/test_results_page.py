@@ -17,7 +17,7 @@ from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.report.run_figures import bce_bars
 from neural_em.reproduce import NUMBERS, TRAININGS, pictures
 from neural_em.reproduce.cells import cells
-from neural_em.reproduce.page import render
+from neural_em.reproduce.results_page import render
 from tests.reproduce.made import evaluated, record, row, trained
 
 

@@ -14,7 +14,7 @@ from neural_em.training.outcome import Outcome
 Steps = Generator[None, None, Outcome]
 
 
-def train_together(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
+def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
     """Trains all runs to their ends; one that ends early, or in an error, does not hold up the others.
 
     Args:

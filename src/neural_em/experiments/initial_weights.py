@@ -10,11 +10,10 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.experiments.config import Experiment
 from neural_em.files import checksum
 from neural_em.model import ModelConfig, NeuralEM
+from neural_em.presets import Experiment
 from neural_em.storage.pretrained import find_model
-from neural_em.training.run_folder import flat
 
 
 def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
@@ -26,7 +25,7 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     if _shapes(model.config) != _shapes(wanted):
         expected, got = _in_the_way(wanted, model.config)
         refuse("weights", f"those of a model with {expected}", f"{source} with {got}")
-    here, there = (dict(flat(configs.to_dict(config))) for config in (wanted, model.config))
+    here, there = (configs.flat(config) for config in (wanted, model.config))
     here["components"] = first.training.components
     there["components"] = card.components or here["components"]  # a file need not tell
     other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])

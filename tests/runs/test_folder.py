@@ -11,14 +11,14 @@ import pytest
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import Experiment, preset
-from neural_em.training.run_folder import RunFolder
+from neural_em.runs.folder import RunFolder
 from neural_em.training.state import Row
 
 
 def _begun(path: Path, config: Experiment) -> None:
     """A run folder with a checkpoint, closed again."""
     folder = RunFolder(path, config)
-    (folder.checkpoints / "step-00000001").mkdir(parents=True)
+    (path / "checkpoints" / "step-00000001").mkdir(parents=True)
     folder.close()
 
 
@@ -57,7 +57,7 @@ def test_what_only_decides_how_long_may_change(tmp_path: Path) -> None:
     """More epochs and more patience go on with the same run."""
     experiment = preset("flying-shapes")
     _begun(tmp_path, experiment)
-    longer = replace(experiment, training=replace(experiment.training, epochs=900, patience=20, shard_megabytes=1))
+    longer = replace(experiment, training=replace(experiment.training, epochs=900, patience=20, checkpoint_seconds=1.0))
     RunFolder(tmp_path, longer).close()
     assert configs.read(Experiment, tmp_path / "config.yaml") == longer
 
@@ -103,13 +103,3 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run", preset("flying-shapes"))
     with pytest.raises(NeuralEMError, match="file: expected a folder, got a file"):
         RunFolder(tmp_path / "file", preset("flying-shapes"))
-
-
-def test_metrics_are_a_table(tmp_path: Path) -> None:
-    """One row an epoch under its names; what is not known is empty."""
-    folder = RunFolder(tmp_path, preset("flying-shapes"))
-    folder.write_metrics([Row(1, 781, 0.1 + 0.2, 0.7, best=True), Row(2, 1562, 0.25)])
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
-    assert [row["epoch"] for row in rows] == ["1", "2"]
-    assert float(rows[0]["loss"]) == 0.1 + 0.2
-    assert (rows[1]["validation_loss"], rows[1]["ami_last"]) == ("", "")

@@ -14,12 +14,12 @@ from neural_em.errors import refuse, unknown
 from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.evaluation.summary import TITLES
-from neural_em.experiments.evaluation import Evaluation, Evaluator
-from neural_em.experiments.results import EVALUATIONS, stored, write_result
-from neural_em.experiments.runs import TrainedRun
+from neural_em.experiments.evaluation import Evaluation, Evaluator, stored
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
 from neural_em.report.panels import SequenceReport
+from neural_em.runs.evaluations import EVALUATIONS, write_result
+from neural_em.runs.find import TrainedRun
 from neural_em.training import device as devices
 
 ENOUGH = 500  # sequences to score for a picture, where nobody scored more before
@@ -165,8 +165,8 @@ def _report(label: str, x: Any, gamma: Any, psi: Any, groups: Any) -> SequenceRe
 
 def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
     """The scores that matter and how the run came about, as single values."""
-    summary, made = run.summary, (run.environments or [{}])[-1]
-    name, _, changed = str(made.get("commit") or "").partition(" ")
+    record, start = run.record, run.start
+    name, _, changed = (start.commit or "").partition(" ")
     numbers: dict[str, Any] = {
         "evaluated": {
             "sequences": result.sequences, "steps": result.steps, "components": result.settings["components"]
@@ -176,8 +176,8 @@ def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
         "whole sequence": _means(result.whole_sequence, ("ami_max", "iou")),
         **{f"{name}, no learning": _means(table, ("ami_max", "ari")) for name, table in result.baselines.items()},
         "training": {
-            **{name: summary.get(name) for name in ("epochs", "best_epoch", "stopped", "seconds")},
-            "device": made.get("device"), "commit": f"{name[:10]} {changed}".rstrip() or None,
+            **{name: getattr(record, name) for name in ("epochs", "best_epoch", "stopped", "seconds")},
+            "device": start.device, "commit": f"{name[:10]} {changed}".rstrip() or None,
         },
     }  # fmt: skip
     return {**numbers, "note": result.note} if result.note else numbers

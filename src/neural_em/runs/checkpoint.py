@@ -1,4 +1,4 @@
-"""Checkpoints: a folder each, whole or not at all, its tensors in safetensors files of a bounded size.
+"""Checkpoints: a folder each, whole or not at all, its tensors in one safetensors file.
 
 A checkpoint is written under another name, forced onto the disk and then renamed; only then are older ones removed.
 So whatever moment a process is killed at, the newest folder under its final name is whole.
@@ -11,9 +11,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,21 +21,13 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.training.state import Progress
+from neural_em.training.state import Progress, Snapshot
 
 FORMAT = "neural-em-checkpoint-1"
-_STATE = "state.json"
+_STATE, _TENSORS = "state.json", "shard-00001.safetensors"  # once there could be more than one
 _NAME = re.compile(r"step-(\d{8,})(-validated)?")
 _SHARD = re.compile(r"shard-\d{5}\.safetensors")
 _MAX_STATE = 1 << 28  # bytes of a state file
-_HEADER = 512  # bytes that a piece takes in its file's header, at most
-
-
-class Checkpoint(NamedTuple):
-    """What a run goes on from."""
-
-    progress: Progress
-    tensors: dict[str, Tensor]
 
 
 def name_of(steps: int, validated: bool) -> str:
@@ -53,27 +44,15 @@ def found(folder: Path) -> list[Path]:
     return [path for _, _, path in reversed(ordered)]
 
 
-def write(folder: Path, name: str, progress: Progress, tensors: dict[str, Tensor], shard_megabytes: int) -> Path:
-    """Writes a checkpoint whole or not at all; tensors are on the CPU.
-
-    Args:
-        folder: where the checkpoints are.
-        name: what this one is to be called.
-        progress: how far the run is.
-        tensors: what it goes on from.
-        shard_megabytes: largest size of a file; larger tensors are cut.
-    """
+def write(folder: Path, name: str, snapshot: Snapshot) -> Path:
+    """Writes a checkpoint of that name whole or not at all into the folder of checkpoints."""
     target, partial = folder / name, folder / f".{name}.{os.getpid()}.partial"
-    index: dict[str, Any] = {key: {"shape": list(tensor.shape), "pieces": []} for key, tensor in tensors.items()}
+    index = {key: {"shape": list(each.shape), "pieces": [_TENSORS]} for key, each in snapshot.tensors.items()}
+    state = {"format": FORMAT, "progress": configs.to_dict(snapshot.progress), "tensors": index}
     try:
         _remove(partial)
         partial.mkdir(parents=True)
-        for number, shard in enumerate(_shards(tensors, shard_megabytes << 20), start=1):
-            file = f"shard-{number:05d}.safetensors"
-            _write(partial / file, to_bytes({f"{key}/{piece}": part for key, piece, part in shard}))
-            for key, _, _ in shard:
-                index[key]["pieces"].append(file)
-        state = {"format": FORMAT, "progress": configs.to_dict(progress), "tensors": index}
+        _write(partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()}))
         _write(partial / _STATE, json.dumps(state, allow_nan=False).encode())
         _sync_folder(partial)
         _remove(target)  # one that is there already was found broken
@@ -93,7 +72,7 @@ def keep_only(folder: Path, kept: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def newest(folder: Path) -> tuple[Path, Checkpoint] | None:
+def newest(folder: Path) -> tuple[Path, Snapshot] | None:
     """The newest whole checkpoint; None where there is none."""
     broken = []
     for path in found(folder):
@@ -111,7 +90,7 @@ def read_progress(path: Path) -> Progress:
     return _read_state(path)[0]
 
 
-def read(path: Path) -> Checkpoint:
+def read(path: Path) -> Snapshot:
     """Reads a whole checkpoint; every tensor is a fresh copy in memory."""
     progress, index = _read_state(path)
     pieces: dict[str, dict[str, Tensor]] = {}
@@ -120,7 +99,7 @@ def read(path: Path) -> Checkpoint:
         shape, files = entry["shape"], entry["pieces"]
         for file in files:
             if file not in pieces:
-                pieces[file] = _read_shard(path / file)
+                pieces[file] = _read_tensors(path / file)
         parts = [pieces[file].get(f"{key}/{number}") for number, file in enumerate(files)]
         if not parts or any(part is None for part in parts):
             refuse(f"{path}: {key}", "all its pieces", f"{sum(part is not None for part in parts)} of {len(parts)}")
@@ -128,7 +107,7 @@ def read(path: Path) -> Checkpoint:
         if flat.numel() != math.prod(shape):
             refuse(f"{path}: {key}", f"shape {tuple(shape)}", f"{flat.numel()} numbers")
         tensors[key] = flat.reshape(shape).clone()
-    return Checkpoint(progress, tensors)
+    return Snapshot(progress, tensors)
 
 
 def _read_state(path: Path) -> tuple[Progress, dict[str, Any]]:
@@ -142,13 +121,13 @@ def _read_state(path: Path) -> tuple[Progress, dict[str, Any]]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         refuse(str(file), f"a checkpoint of format {FORMAT}", "something else")
     index = state.get("tensors")
-    if not isinstance(index, dict) or not all(_entry_is_sound(entry) for entry in index.values()):
+    if not isinstance(index, dict) or not all(_is_entry(entry) for entry in index.values()):
         refuse(f"{file}: tensors", "a shape and files for each", "something else")
     return configs.from_dict(Progress, state.get("progress", {}), str(file)), index
 
 
-def _entry_is_sound(entry: Any) -> bool:
-    """Shapes are sizes and files lie in the checkpoint itself."""
+def _is_entry(entry: Any) -> bool:
+    """Whether shapes are sizes and files lie in the checkpoint itself."""
     if not isinstance(entry, dict) or not isinstance(entry.get("shape"), list):
         return False
     files = entry.get("pieces")
@@ -156,29 +135,12 @@ def _entry_is_sound(entry: Any) -> bool:
     return sizes and isinstance(files, list) and all(isinstance(f, str) and _SHARD.fullmatch(f) for f in files)
 
 
-def _read_shard(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise NeuralEMError(f"{path}: cannot be read: {error}") from None
-
-
-def _shards(tensors: dict[str, Tensor], limit: int) -> Iterator[list[tuple[str, int, Tensor]]]:
-    """(name, number of the piece, piece) in lists of at most ``limit`` bytes together."""
-    shard: list[tuple[str, int, Tensor]] = []
-    filled = 0
-    for key, tensor in tensors.items():
-        pieces = tensor.contiguous().flatten().split(max(1, (limit - _HEADER) // tensor.element_size()))
-        for number, piece in enumerate(pieces):
-            size = piece.numel() * piece.element_size() + _HEADER
-            if shard and filled + size > limit:
-                yield shard
-                shard, filled = [], 0
-            shard.append((key, number, piece.clone() if len(pieces) > 1 else piece))
-            filled += size
-    if shard:
-        yield shard
 
 
 def _write(path: Path, data: bytes) -> None:

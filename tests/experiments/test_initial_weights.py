@@ -10,7 +10,7 @@ import pytest
 import neural_em
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import build, train
-from neural_em.experiments.begin import first_weights
+from neural_em.experiments.initial_weights import first_weights
 from tests.tiny import TINY, best_weights, same
 
 

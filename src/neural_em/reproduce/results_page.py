@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from neural_em.evaluation import MeanDeviation
 from neural_em.report.tables import MISSING, markdown_table
 from neural_em.reproduce.cells import Cell
 from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, NOT_REPRODUCED, STATIC, TABLE
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import Record
+from neural_em.reproduce.records import SeedRecord, TrainingRecord
 from neural_em.training.state import EPOCHS
 from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 
@@ -39,7 +38,7 @@ _ABOUT = {
 
 
 def render(
-    cells: Sequence[Cell], records: Mapping[str, Record], runs: Path, pictures: Mapping[str, str] | None = None
+    cells: Sequence[Cell], records: Mapping[str, TrainingRecord], runs: Path, pictures: Mapping[str, str] | None = None
 ) -> str:
     """The whole page.
 
@@ -49,7 +48,7 @@ def render(
         runs: where the runs are, for the commands.
         pictures: paths of pictures by caption, relative to the page.
     """
-    quick = any(record.get("quick") for record in records.values())
+    quick = any(record.quick for record in records.values())
     counts = {cell.sequences for cell in cells if cell.sequences}
     sequences = f"{max(counts):,} test sequences" if counts else "the test sequences"
     parts = ["# Reproduction\n", _LEAD.format(sequences=sequences)]
@@ -105,20 +104,19 @@ def _lengths(cell: Cell) -> str:
     """How many epochs the runs took and why they stopped."""
     ends: dict[str, list[str]] = {}
     for run in cell.runs:
-        ends.setdefault(run.get("stopped") or "not finished", []).append(_epochs(run))
+        ends.setdefault(run["stopped"] or "not finished", []).append(_epochs(run["epochs"], run["stage_epochs"]))
     return "; ".join(f"{', '.join(epochs)} ({reason})" for reason, epochs in ends.items()) or MISSING
 
 
-def _runs(records: Mapping[str, Record]) -> str:
+def _runs(records: Mapping[str, TrainingRecord]) -> str:
     header = ["run", "seed", "epochs", "best", "stopped", "time", "precision", "device", "commit", "torch"]
     rows = [
         [
-            name, seed, _epochs(run), run.get("best_epoch"), run.get("stopped") or "not finished",
-            _time(run.get("seconds")), run.get("precision"), run.get("device"), _short(run.get("commit")),
-            run.get("torch"),
+            name, seed, _epochs(run.epochs, run.stage_epochs), run.best_epoch, run.stopped or "not finished",
+            _time(run.seconds), run.precision, run.device, _short(run.commit), run.torch,
         ]
         for name, record in records.items()
-        for seed, run in record["runs"].items()
+        for seed, run in record.runs.items()
     ]  # fmt: skip
     if not rows:
         return ""
@@ -130,13 +128,12 @@ def _runs(records: Mapping[str, Record]) -> str:
     return f"## Runs\n\n{about}\n\n{markdown_table(header, rows)}"
 
 
-def _problems(records: Mapping[str, Record]) -> str:
+def _problems(records: Mapping[str, TrainingRecord]) -> str:
     lines = []
     for name, record in records.items():
-        for seed, run in record["runs"].items():
-            what = run.get("problem") or ("" if run["finished"] else f"stopped early: {run.get('stopped') or 'killed'}")
-            lines += [f"- {name}, seed {seed}: {what}"] if what else []
-            lines += [f"- {name}, seed {seed}: {warning}" for warning in run.get("warnings", [])]
+        for seed, run in record.runs.items():
+            what = run.problem or ("" if run.finished else f"stopped early: {run.stopped or 'killed'}")
+            lines += [f"- {name}, seed {seed}: {text}" for text in (what, *run.warnings) if text]
     return "## Failed, stopped early, or doubtful\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
@@ -151,40 +148,36 @@ def _missing(cells: Sequence[Cell]) -> str:
     return "## Missing\n\n" + "\n".join(lines) + "\n"
 
 
-def _commands(records: Mapping[str, Record], runs: Path) -> str:
+def _commands(records: Mapping[str, TrainingRecord], runs: Path) -> str:
     lines = ["## Commands\n", "`nem reproduce` does all of this; each experiment alone, `nem reproduce NAME`, is:\n"]
     lines.append("```sh")
     for name, training in TRAININGS.items():
-        lines += _command(training, runs / name, records.get(name, {}).get("runs", {}))
+        lines += _command(training, runs / name, records[name].runs if name in records else {})
     return "\n".join([*lines, "```", ""])
 
 
-def _command(training: Training, folder: Path, runs: Mapping[str, Record]) -> list[str]:
+def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord]) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
     falling = any(part.training.schedule != "constant" for part in training.experiment().parts())
     told = (EPOCHS,) if falling else _CUT_SHORT  # with fewer epochs a learning rate would fall faster
-    lengths = [run.get("stage_epochs") or [run.get("epochs") or 0]
-               for run in runs.values() if run.get("stopped") in told]  # fmt: skip
-    limits = [max(counts) for counts in zip(*lengths, strict=False)]
-    precision = "bf16" if any(run.get("precision") == "bf16" for run in runs.values()) else "auto"
+    lengths = [run.stage_epochs or (run.epochs,) for run in runs.values() if run.stopped in told]
+    limits = [max(count or 0 for count in counts) for counts in zip(*lengths, strict=False)]
+    precision = "bf16" if any(run.precision == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
     return [training.command(folder, len(runs) or SEEDS, limits, precision), *evaluations]
 
 
-def _epochs(run: Mapping[str, Any]) -> str:
-    stages = run.get("stage_epochs")
-    return " + ".join(str(count) for count in stages) if stages else str(run.get("epochs"))
+def _epochs(epochs: int | None, stages: Sequence[int | None]) -> str:
+    return " + ".join(str(count) for count in stages or (epochs,))
 
 
-def _time(seconds: Any) -> str:
-    if not isinstance(seconds, int | float):
+def _time(seconds: float | None) -> str:
+    if seconds is None:
         return MISSING
     minutes = seconds / 60
     return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _short(commit: Any) -> str | None:
-    if not isinstance(commit, str):
-        return None
-    name, _, rest = commit.partition(" ")
-    return f"{name[:10]} {rest}".rstrip()
+def _short(commit: str | None) -> str | None:
+    name, _, rest = (commit or "").partition(" ")
+    return f"{name[:10]} {rest}".rstrip() or None

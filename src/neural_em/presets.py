@@ -1,0 +1,222 @@
+"""An experiment is the parts' configs together; the paper's, and what goes beyond it, are presets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neural_em import config as configs
+from neural_em.data import DataConfig
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.files import absolute
+from neural_em.model import ModelConfig
+from neural_em.model import preset as network
+from neural_em.storage.pretrained import lasting_name
+from neural_em.training.config import TrainingConfig
+
+_SIZES = ("channels", "height", "width")
+_LONGEST_NAME = 100
+_PATHS = {"data.path": 1, "data.masks": 1, "weights": 3}  # how much of them a name tells
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides what a run computes.
+
+    Attributes:
+        name: of the preset it comes from.
+        model: the network, its mixture and its loss.
+        data: what it sees.
+        training: how it is trained.
+        data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
+        stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
+        weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
+            folder or a weight file; random weights where not given.
+    """
+
+    name: str = "flying-shapes"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    data_seed: int = 0
+    stages: tuple[tuple[str, ...], ...] = ()
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses parts that do not fit together, in every stage."""
+        frames, steps = self.data.frames, self.training.steps
+        if frames is not None and frames > 1 and steps is not None and steps >= frames:
+            refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
+        self._check_weights()
+        self.parts()
+
+    def _check_weights(self) -> None:
+        if self.weights is not None:
+            object.__setattr__(self, "weights", lasting_name(self.weights))
+            if self.model.step_size is not None:
+                refuse(
+                    "model.step_size", "none, because the weights to begin with have their own", self.model.step_size
+                )
+        if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
+            refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
+
+    def stage(self, number: int) -> Experiment:
+        """One of the stages, counted from 0, as an experiment of its own."""
+        try:
+            return configs.override(replace(self, stages=()), self.stages[number])
+        except NeuralEMError as error:
+            raise NeuralEMError(f"stages[{number}]: {error}") from None
+
+    def parts(self) -> list[Experiment]:
+        """Its stages one after another; itself where it has none."""
+        return [self.stage(number) for number in range(len(self.stages))] or [self]
+
+    def with_seed(self, seed: int) -> Experiment:
+        """The same with other weights, order, noise and starts."""
+        return replace(self, training=replace(self.training, seed=seed))
+
+    def for_frames(self, shape: Sequence[int] | None = None, usual: ModelConfig | None = None) -> Experiment:
+        """The same with a model for frames of this shape (T,C,H,W).
+
+        Args:
+            shape: of the data; generated ones tell it themselves.
+            usual: the model before anybody changed it; a size that somebody chose, and that does not fit, is refused.
+        """
+        shape = shape or (self.data.frames or 1, 1, self.data.height or 0, self.data.width or 0)
+        sizes = dict(zip(_SIZES, (int(size) for size in shape[1:]), strict=True))
+        for name, size in sizes.items():
+            chosen = getattr(self.model, name)
+            if usual is not None and chosen not in (getattr(usual, name), size):
+                refuse(f"model.{name}", f"{size}, as the data have it", chosen)
+        changes: Any = sizes
+        return replace(self, model=replace(self.model, **changes))
+
+    def run_name(self, usual: Experiment, seeds: int = 1) -> str:
+        """A folder name that says what is special about the run.
+
+        Args:
+            usual: the preset; what is as it has it, is not named.
+            seeds: how many seeds are trained together.
+        """
+        if self.data.kind == "file":
+            usual = replace(usual, data=DataConfig("file", path="."))
+        before, now = (configs.flat(each) for each in (usual, self))
+        unnamed = {*configs.changeable(self), "training.seed", "name", "data.kind"}
+        parts = [self.name]
+        for key, value in now.items():
+            if value != before.get(key) and key not in unnamed:
+                text = "_".join(str(value).rstrip("/").split("/")[-_PATHS.get(key, 0) :])
+                parts.append(re.sub(r"[^A-Za-z0-9.]+", "_", key.rpartition(".")[2] + text))
+        name = "-".join(parts)
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        first = self.training.seed
+        return f"{name}-seed{first}" if seeds == 1 else f"{name}-seeds{first}-{first + seeds - 1}"
+
+
+_FLYING_SHAPES = Experiment(
+    "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
+)
+_FLYING_MNIST = Experiment(
+    "flying-mnist", network("flying-mnist"), DataConfig("flying-mnist"),
+    TrainingConfig(components=2, learning_rate=0.0005),
+)  # fmt: skip
+_STAGES = (
+    ("data.digits=20", "training.learning_rate=0.001"),
+    ("data.digits=500", "training.learning_rate=0.0005"),
+    ("data.digits=null", "training.learning_rate=0.0005"),
+)
+
+PRESETS: dict[str, Experiment] = {
+    "static-shapes": Experiment(
+        "static-shapes", network("static-shapes"), DataConfig("static-shapes"), TrainingConfig(components=4)
+    ),
+    "static-shapes-nem": Experiment(
+        "static-shapes-nem", network("static-shapes-nem"), DataConfig("static-shapes"), TrainingConfig(components=4)
+    ),
+    "flying-shapes": _FLYING_SHAPES,
+    "flying-mnist": _FLYING_MNIST,
+    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES),
+    "static-shapes-plus": Experiment(
+        "static-shapes-plus",
+        replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3, theta_size=500),
+        DataConfig("static-shapes"),
+        TrainingConfig(components=4, learning_rate=0.003, epochs=100, patience=None, schedule="cosine"),
+    ),
+    "flying-shapes-plus": replace(
+        _FLYING_SHAPES, name="flying-shapes-plus",
+        training=TrainingConfig(components=3, epochs=40, patience=None, schedule="cosine"),
+    ),
+    "flying-mnist-plus": replace(
+        _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
+        stages=(
+            *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
+            (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
+        ),
+    ),
+}  # fmt: skip
+
+ABOUT: dict[str, str] = {
+    "static-shapes": "RNN-EM on single images of three shapes, 15 steps each",
+    "static-shapes-nem": "N-EM on single images of three shapes, 15 steps each",
+    "flying-shapes": "RNN-EM on sequences of three moving shapes",
+    "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
+    "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
+    "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step and more; 100 epochs",
+    "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 40 epochs",
+    "flying-mnist-plus": "not the paper's: flying-mnist-staged with a fourth stage, whose learning rate falls to zero",
+}
+
+
+def preset(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in PRESETS:
+        unknown("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def build(
+    name: str,
+    overrides: Iterable[str] = (),
+    data: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> Experiment:
+    """A preset with changes.
+
+    Args:
+        name: of the preset.
+        overrides: dotted fields, such as ``training.learning_rate=0.0005``; they hold in every stage.
+        data: the user's own file or folder, instead of the preset's data.
+        masks: its true groups.
+        weights: what to begin with: a run folder, a weight file or the name of a shipped model.
+    """
+    experiment = preset(name)
+    if weights is not None:
+        experiment = replace(experiment, weights=os.fspath(weights))
+    if data is not None:
+        sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
+        own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
+        if experiment.stages:
+            refuse("data", "a preset without stages, which are about the preset's own data", name)
+        experiment = replace(experiment, data=DataConfig("file", **own, **sizes))
+    elif masks is not None:
+        refuse("masks", "the data they belong to as well (--data)", "masks alone")
+    overrides = list(overrides)
+    changed = {configs.field_of(assignment) for assignment in overrides}
+    if data is not None and "data.objects" in changed:
+        refuse("objects", "none, because your own data hold what they hold", "a number of objects")
+    if weights is not None and "weights" in changed:
+        refuse("weights", "one trained model", f"{os.fspath(weights)} and another one")
+    return override(experiment, overrides)
+
+
+def override(experiment: Experiment, overrides: Iterable[str]) -> Experiment:
+    """An experiment with dotted fields replaced, in every stage: what a stage says of them no longer holds."""
+    overrides = list(overrides)
+    stages = configs.without(experiment.stages, map(configs.field_of, overrides))
+    return configs.override(replace(experiment, stages=stages), overrides)
