@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -88,3 +89,13 @@ def test_every_direct_dependency_is_pinned_and_none_needs_torchvision() -> None:
     pinned = pins(ROOT / "constraints.txt")
     assert names <= pinned.keys()
     assert not {"torchvision", "torchaudio"} & pinned.keys()
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    """So that a name says which file is meant; each part has its config, and commands are called as what they do."""
+    package = Path(neural_em.__file__).parent
+    paths = [path.relative_to(package) for path in package.rglob("*.py")]
+    named = [path for path in paths if path.parts[0] != "cli" and path.parts[:2] != ("model", "fast")]
+    counts = Counter(path.name for path in named if path.name not in ("__init__.py", "config.py"))
+    assert counts["folder.py"] == 1
+    assert [name for name, count in counts.items() if count > 1] == []

@@ -191,7 +191,9 @@ def _convert(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
             refuse(where, "a list", show(value))
         items = {f"[{i}]": item for i, item in enumerate(value)}
         return tuple(_convert_each(dict.fromkeys(items, arguments[0]), items, where, leave_out).values())
-    if origin is dict:
+    if kind is Any:
+        return value
+    if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             refuse(where, "a mapping", show(value))
         found = _convert_each(dict.fromkeys(value, arguments[1]), value, f"{where}.", leave_out)

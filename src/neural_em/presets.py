@@ -51,10 +51,6 @@ class Experiment:
         frames, steps = self.data.frames, self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
-        self._check_weights()
-        self.parts()
-
-    def _check_weights(self) -> None:
         if self.weights is not None:
             object.__setattr__(self, "weights", lasting_name(self.weights))
             if self.model.step_size is not None:
@@ -63,6 +59,7 @@ class Experiment:
                 )
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
             refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
+        self.parts()
 
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from neural_em.experiments.results import stored
 from sklearn.metrics import adjusted_mutual_info_score
 
 import neural_em
 from neural_em.data import DataConfig, load_split
 from neural_em.evaluation.evaluate import start_keys
-from neural_em.experiments.evaluation import Evaluation
+from neural_em.experiments.evaluation import Evaluation, stored
 from neural_em.model.fast import accelerate
 from neural_em.runs.find import find_runs
 from tests.run_files import edit, read

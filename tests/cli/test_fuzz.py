@@ -16,17 +16,17 @@ import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neural_em.experiments.results import stored, write_result
 from PIL import Image
 
 from neural_em import NeuralEMError, cli
 from neural_em.cli.app import app
 from neural_em.evaluation import result_table
-from neural_em.experiments.evaluation import Evaluation
+from neural_em.experiments.evaluation import Evaluation, stored
 from neural_em.reproduce import TRAININGS
 from neural_em.reproduce.cells import cells
-from neural_em.reproduce.records import collect, laid_out, read_record
+from neural_em.reproduce.records import collect, read_record, write_record
 from neural_em.reproduce.results_page import render
+from neural_em.runs.evaluations import write_result
 from neural_em.runs.find import find_runs
 from tests import hostile
 
@@ -166,9 +166,9 @@ def look_at(folder: Path) -> None:
     """All that the commands read of a run folder."""
     for run in find_runs([folder]).runs:
         assert all(note.isprintable() for note in run.notes)
-        assert isinstance(run.summary, dict)
-        made = (run.environments or [{}])[-1]
-        assert str(made.get("device", "")).isprintable()
+        said = (run.record.stopped, run.record.problem, *run.record.warnings, run.start.device, run.start.commit)
+        assert all(text is None or text.isprintable() for text in said)
+        assert run.record.epochs is None or 0 <= run.record.epochs < 2**62
         refused_or(lambda: [float(row["epoch"]) for row in run.metrics])  # noqa: B023
         result = stored(run, Evaluation(size=2))
         if result is not None:
@@ -265,7 +265,7 @@ def test_records_of_earlier_runs(data: st.DataObject, record: tuple[Path, dict[s
     def use() -> None:
         training = TRAININGS["static-shapes"]
         found = collect(training, path.parent / "no-runs", read_record(path, training))
-        laid_out(found)
+        write_record(path.parent / "again.json", found)
         render(cells({"static-shapes": found}), {"static-shapes": found}, Path("runs"))
 
     refused_or(use)

@@ -38,7 +38,7 @@ def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path, monkeyp
     train(build("flying-shapes", [*TINY, "training.epochs=1"], weights="first"), "run", device="cpu", quiet=True)
     Path("first").rename("gone")
     (outcome,) = train(build("flying-shapes", [*TINY, "weights=first"]), "run", device="cpu", quiet=True)
-    assert outcome.summary()["epochs"] == 2
+    assert outcome.progress.epoch == 2
     Path("empty").mkdir()
     for folder in ("empty", "new"):
         with pytest.raises(NeuralEMError, match=r"model: expected .* a run folder or a weight file, got .*first"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from neural_em import config as configs
+from neural_em.reproduce.records import TrainingRecord
+
 
 def evaluated(last: float, score: str = "ami_max", mean: float = 0.5) -> dict[str, Any]:
     """What a record holds of one evaluation."""
@@ -27,8 +30,10 @@ def trained(**changes: Any) -> dict[str, Any]:
     return {**run, **changes}
 
 
-def record(name: str, *runs: dict[str, Any]) -> dict[str, Any]:
-    return {"format": 1, "training": name, "quick": False, "runs": {str(seed): run for seed, run in enumerate(runs)}}
+def record(name: str, *runs: dict[str, Any]) -> TrainingRecord:
+    """What is kept of a training, as it is read from its file."""
+    seeds = {str(seed): run for seed, run in enumerate(runs)}
+    return configs.from_dict(TrainingRecord, {"format": 1, "training": name, "quick": False, "runs": seeds})
 
 
 def row(page: str, *words: str) -> list[str]:

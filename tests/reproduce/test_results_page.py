@@ -68,8 +68,8 @@ def test_a_command_names_the_epochs_of_every_stage_where_they_are_not_as_usual(n
 @pytest.mark.parametrize("stopped", ["epochs", "interrupted", "max-minutes"])
 def test_the_command_of_a_staged_run_has_each_stages_epochs(stopped: str) -> None:
     """Read as the command line would, it trains as long as the run did: 25, 25 and 15 epochs."""
-    runs = {"0": {"finished": stopped == "epochs", "stopped": stopped, "stage_epochs": [25, 25, 15], "evaluations": {}}}
-    page = render(cells({}), {"flying-mnist-staged": {"runs": runs}}, Path("runs"))
+    run = {"finished": stopped == "epochs", "stopped": stopped, "stage_epochs": [25, 25, 15], "evaluations": {}}
+    page = render(cells({}), {"flying-mnist-staged": record("flying-mnist-staged", run)}, Path("runs"))
     (line,) = re.findall(r"^nem train flying-mnist-staged .*$", page, re.MULTILINE)
     group: Any = typer.main.get_command(app)
     given = group.commands["train"].make_context("train", shlex.split(line)[2:]).params

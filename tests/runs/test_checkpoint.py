@@ -19,7 +19,7 @@ PROGRESS = Progress(epoch=1, step=2, best_loss=0.1 + 0.2, best_epoch=1, rows=(Ro
 
 def _tensors() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    large = torch.randn(700, 500, generator=generator, dtype=torch.float64)  
+    large = torch.randn(700, 500, generator=generator, dtype=torch.float64)
     return {"model.a": large, "model.b": torch.randn(3, generator=generator), "step": torch.tensor(5.0)}
 
 

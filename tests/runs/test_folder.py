@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import Experiment, preset
 from neural_em.runs.folder import RunFolder
-from neural_em.training.state import Row
 
 
 def _begun(path: Path, config: Experiment) -> None:

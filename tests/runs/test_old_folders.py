@@ -100,5 +100,5 @@ def test_a_checkpoint_in_several_files_is_read_whole(old: Callable[[str], Path])
 
 
 def test_the_size_of_its_files_is_no_setting_any_more() -> None:
-    with pytest.raises(neural_em.NeuralEMError, match="unknown field: .* got 'shard_megabytes'"):
+    with pytest.raises(neural_em.NeuralEMError, match=r"unknown field: .* got 'shard_megabytes'"):
         build("flying-shapes", ["training.shard_megabytes=5"])

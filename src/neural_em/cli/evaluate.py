@@ -100,7 +100,7 @@ def evaluate(
 
 def _write(run: Any, result: Any, evaluation: Any, out: Path | None, alone: bool) -> Path | None:
     """Into the run's own folder, or the one that was named; a weight file alone has none."""
-    from neural_em.experiments.results import EVALUATIONS, write_result
+    from neural_em.runs.evaluations import EVALUATIONS, write_result
 
     name = evaluation.name(run)
     if out is not None:
@@ -129,7 +129,7 @@ def _show_line(run: Any, result: Any) -> None:
 
 def _show_all(places: list[str], runs: list[Any], results: list[Any], evaluation: Any, out: Path | None) -> None:
     from neural_em.evaluation import aggregate, aggregate_table
-    from neural_em.experiments.results import EVALUATIONS, write_aggregate
+    from neural_em.runs.evaluations import EVALUATIONS, write_aggregate
 
     total = aggregate(results)
     typer.echo(f"mean ± standard deviation: {aggregate_table(total)}")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from neural_em.files import write_whole
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
 LOSSES, SCORES = ("total", "intra", "inter", "upper_bound"), ("ami_max", "ami_arithmetic", "ari")
-Kind = TypeVar("Kind")
 QUARTILES = (0.25, 0.5, 0.75)
 COLUMNS = ("section", "score", "step", "mean", "lower_quartile", "median", "upper_quartile", "count")
 
@@ -176,18 +175,10 @@ def from_dict(values: Mapping[str, Any], where: str = "result") -> Result:
         got = values.get("format") if isinstance(values, Mapping) else type(values).__name__
         refuse(where, f"an evaluation result of format {FORMAT}", f"{got!r}")
     try:
-        given = {field.name: values[field.name] for field in dataclasses.fields(Result)}
-        for name in ("last_step", "mean_over_steps", "whole_sequence"):
-            given[name] = _all_of(Summary, given[name], name)
-        given["baselines"] = {k: _all_of(Summary, scores, f"baselines.{k}") for k, scores in given["baselines"].items()}
-        given["curves"] = _all_of(Curve, given["curves"], "curves")
-        given["starts"] = _all_of(StartSpread, given["starts"], "starts")
-        columns = given["per_sequence"].items()
-        given["per_sequence"] = {k: configs.from_dict(_Column, {"values": v}, k).values for k, v in columns}
-        result = Result(**given)
+        result = configs.from_dict(Result, values, leave_out="unknown")
         _check(result)
         return result
-    except (KeyError, TypeError, AttributeError, NeuralEMError) as error:
+    except NeuralEMError as error:
         raise NeuralEMError(f"{where}: not a whole evaluation result: {error}") from None
 
 
@@ -232,27 +223,10 @@ def _csv(header: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode()
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One value for each sequence."""
-
-    values: tuple[float | None, ...]
-
-
-def _all_of(kind: type[Kind], values: Mapping[str, Any], where: str) -> dict[str, Kind]:
-    """Every value as what it should be, its numbers checked."""
-    return {name: configs.from_dict(kind, value, f"{where}.{name}") for name, value in values.items()}
-
-
 def _check(result: Result) -> None:
     """Refuses a result whose parts do not fit together: whoever draws it need not look again."""
-    for name in ("sequences", "steps", "unscored_images", "unscored_sequences"):
-        if type(getattr(result, name)) is not int or getattr(result, name) < 0:
-            refuse(name, "a number of them", show(getattr(result, name)))
-    if not isinstance(result.note, str) or not isinstance(result.has_groups, bool):
-        refuse("note and has_groups", "a text, and true or false", "something else")
-    if not isinstance(result.settings, Mapping) or not isinstance(result.settings.get("made", {}), Mapping):
-        refuse("settings", "a mapping", show(result.settings))
+    if not isinstance(result.settings.get("made", {}), Mapping):
+        refuse("settings.made", "a mapping", show(result.settings["made"]))
     for name, curve in result.curves.items():
         if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {result.steps}:
             refuse(f"curves.{name}", f"{result.steps} steps", "others")

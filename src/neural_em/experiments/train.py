@@ -137,21 +137,19 @@ class _Trainer:
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
+        train_one = self._stages if experiment.stages else self._single
         if count == 1:
-            return outcomes(take_turns({"": self._seed(experiment, path, "")}, self.device))
+            return outcomes(take_turns({"": train_one(experiment, path, "")}, self.device))
         with opened(path, experiment, self.device, parts=True) as parent:
             seeds = max(count, _seeds_of(path))
             if parent is not None and Record.read(path).seeds != seeds:
                 Record(seeds=seeds).write(path)  # at once: the folders of the seeds come one by one
-            runs = {name: self._seed(each, path / name, name) for name, each in _named(experiment, count).items()}
+            runs = {name: train_one(each, path / name, name) for name, each in _named(experiment, count).items()}
             results = take_turns(runs, self.device)
             if parent is not None:
                 ended = {name: _record(each) for name, each in results.items() if isinstance(each, Outcome)}
                 Record(seeds=seeds, runs=ended).write(path)
             return outcomes(results)
-
-    def _seed(self, experiment: Experiment, path: Path, name: str) -> Steps:
-        return self._stages(experiment, path, name) if experiment.stages else self._single(experiment, path, name)
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
         """Every stage in a folder of its own, begun with the best weights of the one before."""

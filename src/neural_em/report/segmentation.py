@@ -28,7 +28,7 @@ SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", 
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
 _SOMETIMES = (SCORE_TABLE, f"{LABELS}/*.png", *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")))
-SMALLEST, LARGEST = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
+SMALLEST_SIDE, LARGEST_SIDE = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 
 
@@ -123,7 +123,7 @@ class _Writer:
     def _show(self, segmented: Segmented, rows: dict[str, NDArray[Any]]) -> None:
         if self._first is None:
             self.size = (segmented.frame.shape[0], segmented.frame.shape[1])
-        over = overlay(segmented.frame, segmented.labels, self.size, LARGEST[self.movie])
+        over = overlay(segmented.frame, segmented.labels, self.size, LARGEST_SIDE[self.movie])
         pictures = over, _components(segmented.x, rows["gamma"], rows["psi"], len(self.losses))
         if self._first is None:
             self._first = pictures
@@ -178,7 +178,7 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     colours = np.concatenate([np.zeros((1, 3), np.uint8), palette(int(labels.max()))])[labels]
     mixed = rgb * (1 - STRENGTH) + colours * STRENGTH
     picture: Pixels = np.where(labels[..., None] > 0, np.rint(mixed), rgb).astype(np.uint8)
-    factor = magnification_for(max(size), max(SMALLEST, max(size)))
+    factor = magnification_for(max(size), max(SMALLEST_SIDE, max(size)))
     height, width = size[0] * factor, size[1] * factor
     if max(height, width) > largest:
         scale = largest / max(height, width)

@@ -23,10 +23,10 @@ from neural_em.model import NeuralEM
 from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
 from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress, Row, Snapshot
+from neural_em.training.state import Progress, Snapshot
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
-from neural_em.training.validation import BINDING_FAILURES, Validation, validate
+from neural_em.training.validation import BINDING_FAILURES, validate
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
@@ -62,7 +62,7 @@ class Run:
         start: Snapshot | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
     ) -> None:  # fmt: skip
         self.model, self.data, self.validation, self.config, self.name = model, data, validation, config, name
-        self.start, self.stop, self.callbacks = start, stop or Stop(), tuple(callbacks)
+        self.start, self.stop, self.callbacks, self.epochs = start, stop or Stop(), tuple(callbacks), config.epochs
         self.device = next(model.parameters()).device
         self.steps, batch = order.steps_of(len(data), config.batch_size)
         if batch < distributed.world_size():
@@ -121,7 +121,7 @@ class Run:
 
     def _close_epoch(self) -> None:
         """Validates, judges and saves."""
-        progress, scores = self.progress, None
+        progress, numbers = self.progress, dict[str, Any]()
         if self.validation is not None:
             scores = validate(self._step.exact, self.validation, self.config, self._interrupted)
             if scores is None:
@@ -129,8 +129,9 @@ class Run:
                 return
             if scores.loss is None or not math.isfinite(scores.loss):
                 self._refuse_number(f"validation loss after epoch {progress.epoch + 1}", scores.loss)
+            numbers = scores.numbers(self.config.components)
         self._pass_time()
-        row = self._row(scores)
+        row = progress.next_row(self.steps, float(self._losses.to(torch.float64).mean()), numbers)
         if row.binding and (not progress.rows or progress.rows[-1].binding != row.binding):
             self.tell("warning", text=f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}")
         progress.close_epoch(row)
@@ -139,18 +140,6 @@ class Run:
         if row.best and distributed.is_first():
             self.best = state().weights
         self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds, state=state)
-
-    def _row(self, scores: Validation | None) -> Row:
-        progress = self.progress
-        loss = float(self._losses.to(torch.float64).mean())
-        row = Row(progress.epoch + 1, (progress.epoch + 1) * self.steps, loss, seconds=round(progress.epoch_seconds, 3))
-        if scores is None or scores.loss is None:
-            return dataclasses.replace(row, best=progress.improves(loss))
-        return dataclasses.replace(
-            row, validation_loss=scores.loss, best=progress.improves(scores.loss),
-            binding=scores.binding_failure(self.config.components),
-            **{name: value for name, value in scores._asdict().items() if name != "loss"},
-        )  # fmt: skip
 
     def _end(self) -> Outcome:
         """Leaves everything so that the run can go on, and the best weights in the model."""
@@ -231,6 +220,6 @@ class Run:
         """Tells everybody who wants to know, in the first process."""
         if not distributed.is_first():
             return
-        info = {"run": self.name, "epochs": self.config.epochs, "steps": self.steps, **info}
+        info = {"run": self.name, "epochs": self.epochs, "steps": self.steps, **info}
         for callback in self.callbacks:
             callback(event, info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -85,6 +86,11 @@ class Progress:
     def improves(self, loss: float) -> bool:
         """Whether a loss is the lowest so far."""
         return self.best_loss is None or loss < self.best_loss
+
+    def next_row(self, steps: int, loss: float, numbers: Mapping[str, Any]) -> Row:
+        """The present epoch in numbers: its steps, training loss, and what validation found."""
+        epoch, best = self.epoch + 1, self.improves(numbers.get("validation_loss", loss))
+        return Row(epoch, epoch * steps, loss, best=best, seconds=round(self.epoch_seconds, 3), **numbers)
 
     def close_epoch(self, row: Row) -> None:
         """Adds a finished epoch; the lower loss counts, that of the training where there is no validation."""

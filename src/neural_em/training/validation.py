@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +48,11 @@ class Validation(NamedTuple):
             return UNIFORM
         return ONE_COMPONENT if self.largest_share > 0.95 else ""
 
+    def numbers(self, components: int) -> dict[str, Any]:
+        """All of it under the names of a `Row`."""
+        values = self._asdict()
+        return {"validation_loss": values.pop("loss"), "binding": self.binding_failure(components), **values}
+
 
 @torch.no_grad()
 def validate(
@@ -61,7 +67,9 @@ def validate(
         interrupted: asked between batches; where it says so, there is no result.
     """
     device = next(model.parameters()).device
-    part, batch = distributed.part(len(dataset)), _batch_size(model, dataset, config, device)
+    frames, part = dataset.shape[0], distributed.part(len(dataset))
+    steps = config.steps or (model.config.steps if frames == 1 else frames - 1)
+    batch = _batch_size(steps * config.components * math.prod(dataset.shape[1:]), device)
     sums = torch.zeros(len(Validation._fields), 2, dtype=torch.float64, device=device)
     for first in range(part.start, part.stop, batch):
         if interrupted():
@@ -70,10 +78,8 @@ def validate(
     return Validation(*(added / count if count else None for added, count in distributed.total(sums).tolist()))
 
 
-def _batch_size(model: NeuralEM, dataset: Dataset, config: TrainingConfig, device: torch.device) -> int:
-    frames, channels, height, width = dataset.shape
-    steps = config.steps or (model.config.steps if frames == 1 else frames - 1)
-    numbers = steps * config.components * channels * height * width
+def _batch_size(numbers: int, device: torch.device) -> int:
+    """How many samples at a time, each of which has so many numbers in all its psi."""
     return max(1, min(_LARGEST_BATCH, _NUMBERS.get(device.type, 1 << 25) // numbers))
 
 
