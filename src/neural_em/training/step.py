@@ -177,7 +177,11 @@ class TrainingStep:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 for key, value in self.optimizer.state[parameter].items():
-                    value.copy_(tensors[f"{name}.{key}"])
+                    given = tensors.get(f"{name}.{key}")
+                    if given is None or given.shape != value.shape:
+                        got = "nothing" if given is None else tuple(given.shape)
+                        refuse(f"optimizer: {name}.{key}", f"shape {tuple(value.shape)}", got)
+                    value.copy_(given)
 
 
 @contextmanager
