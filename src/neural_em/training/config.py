@@ -12,6 +12,7 @@ MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 ENGINES = ("fast", "plain")
+ORDERS = ("shuffled", "fixed-batches")
 SMALLEST = sys.float_info.min
 _COUNTS = ("components", "steps", "batch_size", "epochs", "patience", "segment", "shard_megabytes")
 INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
@@ -41,6 +42,8 @@ class TrainingConfig:
             tf32 on a GPU, float32 elsewhere.
         deterministic: on a GPU, only algorithms that give the same bits each time, and a warning of what has none;
             slower. A CPU always does.
+        order: ``shuffled``: each epoch puts the samples together anew; ``fixed-batches``, as the authors' code has it:
+            a batch is the same neighbours in every epoch, and only the order of the batches changes.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
         segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
             is then computed twice.
@@ -61,6 +64,7 @@ class TrainingConfig:
     seed: int = 0
     precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
     deterministic: bool = False
+    order: Literal["shuffled", "fixed-batches"] = "shuffled"
     engine: Literal["fast", "plain"] = "fast"
     segment: int | None = None
     truncate: bool = False
@@ -80,7 +84,8 @@ class TrainingConfig:
             object.__setattr__(self, name, number)
         for name in ("deterministic", "truncate", "tensorboard"):
             check_flag(f"training.{name}", getattr(self, name))
-        for name, allowed in {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES}.items():
+        choices = {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES, "order": ORDERS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 unknown(f"training.{name}", getattr(self, name), allowed)
         if self.truncate and self.segment is None:

@@ -90,8 +90,9 @@ class Run:
         """The rest of the present epoch."""
         progress = self.progress
         indices, keys = order.plan(
-            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless
-        )
+            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless,
+            self.config.order == "fixed-batches",
+        )  # fmt: skip
         indices, keys = indices[:, self.part].contiguous(), keys[:, self.part].contiguous()
         while progress.step < self.steps:
             if self.config.schedule == "cosine":

@@ -30,8 +30,9 @@ def steps_of(size: int, batch_size: int) -> tuple[int, int]:
 
 
 def plan(
-    seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False
-) -> Plan:
+    seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False,
+    fixed: bool = False,
+) -> Plan:  # fmt: skip
     """The epoch's samples in their order, on the device.
 
     Args:
@@ -41,10 +42,14 @@ def plan(
         batch_size: samples of a step, over all processes together.
         device: where the plan is wanted.
         fresh: never the same sample twice: epoch e draws on samples e * size and up.
+        fixed: the same neighbours are a batch in every epoch; only the batches change their order.
     """
     steps, batch = steps_of(size, batch_size)
-    order = randomness.permutation(randomness.keys(seed, _ORDER, epoch, device=device), size)
-    indices = order[: steps * batch].view(steps, batch)
+    key = randomness.keys(seed, _ORDER, epoch, device=device)
+    if fixed:
+        indices = randomness.permutation(key, steps)[:, None] * batch + torch.arange(batch, device=device)
+    else:
+        indices = randomness.permutation(key, size)[: steps * batch].view(steps, batch)
     if fresh:
         indices = indices + epoch * size
     return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
