@@ -70,3 +70,11 @@ def test_validation_keys_are_fixed() -> None:
     keys = order.validation_keys(torch.arange(10))
     assert torch.equal(keys[4:], order.validation_keys(torch.arange(4, 10)))
     assert keys.unique().numel() == 10
+
+
+def test_fresh_validation_keys_are_of_a_seed_and_an_epoch() -> None:
+    """No two of them share one, nor do they with the fixed ones."""
+    ways = [None, (0, 0), (0, 1), (1, 0), (1, 1)]
+    keys = torch.cat([order.validation_keys(torch.arange(10), way) for way in ways])
+    assert keys.unique().numel() == 50
+    assert torch.equal(keys[24:30], order.validation_keys(torch.arange(4, 10), (0, 1)))

@@ -13,6 +13,7 @@ SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "float64")
 ENGINES = ("fast", "plain")
 ORDERS = ("shuffled", "fixed-batches")
+VALIDATION_NOISES = ("fixed", "fresh")
 SMALLEST = sys.float_info.min
 _COUNTS = ("components", "steps", "batch_size", "epochs", "patience", "segment", "shard_megabytes")
 INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
@@ -20,6 +21,10 @@ INTEGERS: dict[str, tuple[int, int | None]] = {  # from, to
     "score_size": (0, None),
     "seed": (0, MAX_SEED),
 }
+_CHOICES = {
+    "schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES, "order": ORDERS,
+    "validation_noise": VALIDATION_NOISES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class TrainingConfig:
             slower. A CPU always does.
         order: ``shuffled``: each epoch puts the samples together anew; ``fixed-batches``, as the authors' code has it:
             a batch is the same neighbours in every epoch, and only the order of the batches changes.
+        validation_noise: ``fixed``: the validation samples' noise and starts are the same in every epoch and for every
+            seed, so that both compare; ``fresh``, as the authors' code has it: new ones in each epoch.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
         segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
             is then computed twice.
@@ -65,6 +72,7 @@ class TrainingConfig:
     precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
     deterministic: bool = False
     order: Literal["shuffled", "fixed-batches"] = "shuffled"
+    validation_noise: Literal["fixed", "fresh"] = "fixed"
     engine: Literal["fast", "plain"] = "fast"
     segment: int | None = None
     truncate: bool = False
@@ -84,8 +92,7 @@ class TrainingConfig:
             object.__setattr__(self, name, number)
         for name in ("deterministic", "truncate", "tensorboard"):
             check_flag(f"training.{name}", getattr(self, name))
-        choices = {"schedule": SCHEDULES, "precision": PRECISIONS, "engine": ENGINES, "order": ORDERS}
-        for name, allowed in choices.items():
+        for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 unknown(f"training.{name}", getattr(self, name), allowed)
         if self.truncate and self.segment is None:

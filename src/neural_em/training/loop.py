@@ -131,7 +131,7 @@ class Run:
         """Validates, judges and saves."""
         progress, scores = self.progress, None
         if self.validation is not None:
-            scores = validate(self._step.exact, self.validation, self.config, self._interrupted)
+            scores = validate(self._step.exact, self.validation, self.config, self._interrupted, progress.epoch)
             if scores is None:
                 self.stopped = self.stop.reason
                 return

@@ -55,6 +55,8 @@ def plan(
     return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
 
 
-def validation_keys(indices: Tensor) -> Tensor:
-    """Keys of validation samples: the same in every epoch and for every seed, so that both compare."""
-    return randomness.keys(0, _VALIDATION, indices, device=indices.device)
+def validation_keys(indices: Tensor, fresh: tuple[int, int] | None = None) -> Tensor:
+    """Keys of validation samples: the same in every epoch and for every seed; others for each (seed, epoch) given."""
+    if fresh is None:
+        return randomness.keys(0, _VALIDATION, indices, device=indices.device)
+    return randomness.keys(fresh[0], _VALIDATION, fresh[1], indices, device=indices.device)
