@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
+from neural_em.errors import check_flag, check_integer, check_number, refuse, show, unknown
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 SCHEDULES = ("constant", "cosine")
@@ -33,6 +33,8 @@ class TrainingConfig:
 
     Attributes:
         components: K during training.
+        components_range: smallest and largest K: every step draws its own from there, and ``components`` is that of the
+            validation; not given: ``components`` in every step.
         steps: EM steps of an unroll; all frames of a sequence, or the model's own number for an image, where not given.
         batch_size: samples of one step, over all processes together.
         learning_rate: of Adam.
@@ -62,6 +64,7 @@ class TrainingConfig:
     """
 
     components: int = 3
+    components_range: tuple[int, int] | None = None
     steps: int | None = None
     batch_size: int = 64
     learning_rate: float = 0.001
@@ -87,6 +90,8 @@ class TrainingConfig:
             if name not in ("steps", "patience", "segment") or getattr(self, name) is not None:
                 value = check_integer(f"training.{name}", getattr(self, name), least, most)
                 object.__setattr__(self, name, value)  # Python's own numbers, whatever came
+        if self.components_range is not None:
+            self._check_range()
         for name in ("learning_rate", "checkpoint_seconds"):
             number = check_number(f"training.{name}", getattr(self, name), "a number above 0", SMALLEST)
             object.__setattr__(self, name, number)
@@ -99,3 +104,12 @@ class TrainingConfig:
             refuse("training.truncate", "training.segment too, the steps of a segment", "none")
         if self.precision == "bf16" and self.engine != "fast":
             refuse("training.precision", "another one with training.engine=plain, the reference", self.precision)
+
+    def _check_range(self) -> None:
+        name, given = "training.components_range", self.components_range
+        try:
+            low, high = given  # type: ignore[misc]
+        except (TypeError, ValueError):
+            refuse(name, "the smallest and the largest number of components", show(given))
+        low = check_integer(f"{name}[0]", low, 1)
+        object.__setattr__(self, "components_range", (low, check_integer(f"{name}[1]", high, low)))

@@ -94,11 +94,13 @@ class Run:
             self.config.order == "fixed-batches",
         )  # fmt: skip
         indices, keys = indices[:, self.part].contiguous(), keys[:, self.part].contiguous()
+        numbers = self.config.components_range or (self.config.components,) * 2
+        components = order.components(self.config.seed, progress.epoch, self.steps, *numbers)
         while progress.step < self.steps:
             if self.config.schedule == "cosine":
                 done = (progress.epoch + progress.step / self.steps) / self.config.epochs
                 self._step.set_rate(self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
-            loss = self._step(indices[progress.step], keys[progress.step], self.share)
+            loss = self._step(indices[progress.step], keys[progress.step], self.share, components[progress.step])
             self._losses[progress.step].copy_(loss)
             progress.step += 1
             if progress.step % _WATCHED.get(self.device.type, 1) == 0 or progress.step == self.steps:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from neural_em import randomness
 
-_ORDER, _SAMPLE, _VALIDATION = 0x0D3E5, 0x5A3B1, 0x7A11D  # keep these numbers apart from every other use of a seed
+# keep these numbers apart from every other use of a seed
+_ORDER, _SAMPLE, _VALIDATION, _COMPONENTS = 0x0D3E5, 0x5A3B1, 0x7A11D, 0xC0397
 
 
 class Plan(NamedTuple):
@@ -53,6 +54,12 @@ def plan(
     if fresh:
         indices = indices + epoch * size
     return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
+
+
+def components(seed: int, epoch: int, steps: int, low: int, high: int) -> list[int]:
+    """The number of components of each of the epoch's steps, all from ``low`` to ``high`` equally likely."""
+    drawn = randomness.integers(randomness.keys(seed, _COMPONENTS, epoch), steps, high - low + 1)
+    return [low + number for number in drawn.tolist()]
 
 
 def validation_keys(indices: Tensor, fresh: tuple[int, int] | None = None) -> Tensor:
