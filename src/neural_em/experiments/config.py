@@ -32,6 +32,8 @@ class Experiment:
         training: how it is trained.
         data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
         stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
+        carry_optimizer: each stage after the first goes on with Adam's moments and step count too, as they were in the
+            last one's best epoch.
         weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
             folder or a weight file; random weights where not given.
     """
@@ -42,6 +44,7 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     data_seed: int = 0
     stages: tuple[tuple[str, ...], ...] = ()
+    carry_optimizer: bool = False
     weights: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +53,8 @@ class Experiment:
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
         self._check_weights()
+        if self.carry_optimizer and not self.stages:
+            refuse("carry_optimizer", "stages, from one to the next of which it is carried", "none")
         self.parts()
 
     def _check_weights(self) -> None:
@@ -65,7 +70,7 @@ class Experiment:
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""
         try:
-            return configs.override(replace(self, stages=()), self.stages[number])
+            return configs.override(replace(self, stages=(), carry_optimizer=False), self.stages[number])
         except NeuralEMError as error:
             raise NeuralEMError(f"stages[{number}]: {error}") from None
 

@@ -38,7 +38,9 @@ PRESETS: dict[str, Experiment] = {
     ),
     "flying-shapes": _FLYING_SHAPES,
     "flying-mnist": _FLYING_MNIST,
-    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES),
+    "flying-mnist-staged": replace(
+        _FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES, carry_optimizer=True
+    ),
     "static-shapes-plus": Experiment(
         "static-shapes-plus",
         replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3, theta_size=500),
@@ -51,7 +53,7 @@ PRESETS: dict[str, Experiment] = {
     ),
     "flying-mnist-plus": replace(
         _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
-        stages=(
+        carry_optimizer=True, stages=(
             *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
             (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
         ),

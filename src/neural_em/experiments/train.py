@@ -169,10 +169,10 @@ class _Trainer:
         return self._stages(experiment, path, name) if experiment.stages else self._single(experiment, path, name)
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
-        """Every stage in a folder of its own, begun with the best weights of the one before."""
+        """Every stage in a folder of its own, begun with what the best epoch of the one before left."""
         parent = open_in_first(path, experiment, self.device, parts=True)
         try:
-            weights, summaries, stage = None, {}, ""
+            weights, before, summaries, stage = None, None, {}, ""
             for number in range(len(experiment.stages)):
                 stage, part = f"stage-{number + 1}", experiment.stage(number)
                 full_name = f"{name}/{stage}".lstrip("/")
@@ -180,11 +180,14 @@ class _Trainer:
                 if kept is not None and part != (part := _as_before(part, kept)):
                     text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
                     self._note(full_name, text, parent)
-                outcome = yield from self._single(part, path / stage, full_name, weights, kept is not None)
+                carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)
+                outcome = yield from self._single(
+                    part, path / stage, full_name, weights, kept is not None, before, carries
+                )
                 summaries[stage] = outcome.summary()
                 if not outcome.finished:
                     break
-                weights = outcome.model.state_dict()
+                weights, before = outcome.model.state_dict(), path / stage if carries else None
             if parent is not None:
                 parent.write_summary({**outcome.summary(), "stages": summaries})
                 if outcome.finished:
@@ -204,6 +207,7 @@ class _Trainer:
     def _single(
         self, experiment: Experiment, path: Path, name: str,
         weights: dict[str, Tensor] | None = None, sealed: bool = False,
+        before: Path | None = None, keep_optimizer: bool = False,
     ) -> Steps:  # fmt: skip
         """One run in one folder; one that is finished is only read."""
         folder = open_in_first(path, experiment, self.device)
@@ -221,7 +225,10 @@ class _Trainer:
                 model.load_state_dict(weights)
             callbacks = self.callbacks if folder is None else (logger(folder), *self.callbacks)
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
-            run = Run(model, data, validation, experiment.training, folder, self.stop, callbacks, name)
+            run = Run(
+                model, data, validation, experiment.training, folder, self.stop, callbacks, name,
+                before, keep_optimizer,
+            )  # fmt: skip
             for text in (note, data.note and f"data: {data.note}"):
                 if text:
                     run.tell("note", text=text)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import checksum
+from neural_em.files import checksum, write_whole
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.storage import save
 from neural_em.storage import weights as stored
@@ -26,7 +27,7 @@ from neural_em.training.checkpoint import Checkpoint
 from neural_em.training.config import TrainingConfig
 from neural_em.training.events import Events
 from neural_em.training.outcome import summarise
-from neural_em.training.run_folder import BEST, CHECKPOINTS, LAST, SUMMARY, RunFolder
+from neural_em.training.run_folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, SUMMARY, RunFolder
 from neural_em.training.state import Progress, Row
 
 
@@ -58,10 +59,13 @@ class Keeper:
         model: what the weights are for.
         config: size of the checkpoints' files, and what the weight files say of their making.
         steps: of an epoch.
+        optimizer: whether to keep the optimizer's memory of the best epoch beside its weights.
     """
 
-    def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, steps: int) -> None:
-        self.folder, self.model, self.config, self.steps = folder, model, config, steps
+    def __init__(
+        self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, steps: int, optimizer: bool = False
+    ) -> None:
+        self.folder, self.model, self.config, self.steps, self.optimizer = folder, model, config, steps, optimizer
         self._events: Events | None = None
         self._newest: Path | None = None  # the checkpoint this process read or wrote last
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keeper")
@@ -147,6 +151,9 @@ class Keeper:
     def _write_epoch(self, progress: Progress, tensors: dict[str, Tensor], again: bool) -> None:
         row, model = progress.rows[-1], self._model(tensors)
         if progress.best_epoch == progress.epoch and (again or self._epoch_of(BEST) != progress.epoch):
+            if self.optimizer:  # first: where the weights are this epoch's, so is the optimizer's memory
+                memory = {name: tensor for name, tensor in tensors.items() if name.startswith("optimizer.")}
+                write_whole(self.folder.path / BEST_OPTIMIZER, to_bytes(memory))
             save(model, self.folder.path / BEST, notes=self._notes(row))
         if again or self._epoch_of(LAST) != progress.epoch:
             save(model, self.folder.path / LAST, notes=self._notes(row))

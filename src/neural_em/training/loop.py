@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -18,12 +19,12 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import NeuralEM
+from neural_em.training import checkpoint, distributed, environment, order
 from neural_em.training import device as devices
-from neural_em.training import distributed, environment, order
 from neural_em.training.config import TrainingConfig
 from neural_em.training.keeper import Keeper
 from neural_em.training.outcome import NOT_A_NUMBER, Outcome
-from neural_em.training.run_folder import RunFolder
+from neural_em.training.run_folder import BEST_OPTIMIZER, RunFolder
 from neural_em.training.state import Progress, Row
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
@@ -49,21 +50,24 @@ class Run:
         callbacks: called in the first process with an event and what is known: ``start``, ``steps``, ``epoch``,
             ``warning``, ``note``, ``stop``.
         name: of the run, among those trained together.
+        before: folder of the run whose best weights the model has, where the optimizer's memory comes from it too.
+        keep_optimizer: whether to leave the optimizer's memory of the best epoch for a next run.
     """
 
     def __init__(
         self, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
         folder: RunFolder | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
+        before: Path | None = None, keep_optimizer: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.data, self.validation, self.config, self.name = model, data, validation, config, name
-        self.stop, self.callbacks = stop or Stop(), tuple(callbacks)
+        self.stop, self.callbacks, self.before = stop or Stop(), tuple(callbacks), before
         self.device = next(model.parameters()).device
         self.steps, batch = order.steps_of(len(data), config.batch_size)
         if batch < distributed.world_size():
             refuse("samples of a step", f"at least one for each of {distributed.world_size()} processes", batch)
         self.part = distributed.part(batch)
         self.share = (self.part.stop - self.part.start) / batch
-        self.keeper = None if folder is None else Keeper(folder, model.config, config, self.steps)
+        self.keeper = None if folder is None else Keeper(folder, model.config, config, self.steps, keep_optimizer)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}  # weights of the best epoch, in the first process
         self.stopped: str | None = None
@@ -86,14 +90,17 @@ class Run:
         """The rest of the present epoch."""
         progress = self.progress
         indices, keys = order.plan(
-            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless
-        )
+            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless,
+            self.config.order == "fixed-batches",
+        )  # fmt: skip
         indices, keys = indices[:, self.part].contiguous(), keys[:, self.part].contiguous()
+        numbers = self.config.components_range or (self.config.components,) * 2
+        components = order.components(self.config.seed, progress.epoch, self.steps, *numbers)
         while progress.step < self.steps:
             if self.config.schedule == "cosine":
                 done = (progress.epoch + progress.step / self.steps) / self.config.epochs
                 self._step.set_rate(self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
-            loss = self._step(indices[progress.step], keys[progress.step], self.share)
+            loss = self._step(indices[progress.step], keys[progress.step], self.share, components[progress.step])
             self._losses[progress.step].copy_(loss)
             progress.step += 1
             if progress.step % _WATCHED.get(self.device.type, 1) == 0 or progress.step == self.steps:
@@ -126,7 +133,7 @@ class Run:
         """Validates, judges and saves."""
         progress, scores = self.progress, None
         if self.validation is not None:
-            scores = validate(self._step.exact, self.validation, self.config, self._interrupted)
+            scores = validate(self._step.exact, self.validation, self.config, self._interrupted, progress.epoch)
             if scores is None:
                 self.stopped = self.stop.reason
                 return
@@ -181,6 +188,8 @@ class Run:
         def newest() -> dict[str, Any] | None:
             found = self.keeper.newest() if self.keeper is not None else None
             held.update(self._tensors(optimizer=False) if found is None else found.tensors)
+            if found is None and self.before is not None:
+                held.update(checkpoint.read_file(self.before / BEST_OPTIMIZER))
             return None if found is None else configs.to_dict(found.progress)
 
         self._losses = torch.zeros(self.steps, device=self.device, dtype=next(self.model.parameters()).dtype)
@@ -190,7 +199,7 @@ class Run:
         self._load(tensors)
         self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
         memory = {name: tensor for name, tensor in tensors.items() if name.startswith("optimizer.")}
-        if memory:
+        if memory or self.before is not None:
             self._step.load_state({name.removeprefix("optimizer."): tensor for name, tensor in memory.items()})
         self._watched = self.progress.step
         self._clock = self._saved = time.monotonic()

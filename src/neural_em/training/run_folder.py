@@ -27,10 +27,12 @@ from neural_em.training.state import Row
 
 CONFIG, METRICS, SUMMARY, LOG = "config.yaml", "metrics.csv", "summary.json", "log.txt"
 ENVIRONMENT, CHECKPOINTS, BEST, LAST = "environment.json", "checkpoints", "best.safetensors", "last.safetensors"
+BEST_OPTIMIZER = "best-optimizer.safetensors"  # of a stage whose optimizer is carried to the next one
 _LOCK = ".lock"
 FOLDERS = (CHECKPOINTS, "tensorboard", "evaluations", "figures")  # what is written into, beside the files above
 # all of it, as patterns
-WRITTEN = (CONFIG, METRICS, SUMMARY, LOG, ENVIRONMENT, BEST, LAST, _LOCK, *(f"{name}/*" for name in FOLDERS))
+_FILES = (CONFIG, METRICS, SUMMARY, LOG, ENVIRONMENT, BEST, LAST, BEST_OPTIMIZER, _LOCK)
+WRITTEN = (*_FILES, *(f"{name}/*" for name in FOLDERS))
 _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs
 
 # what may differ between two starts of one run: it decides how long and how, never what is computed
