@@ -12,7 +12,7 @@ PACKAGE ?= -e .
 WORKERS ?= 2
 PYTEST_OPTIONS ?=
 # what shows that a wheel is whole: its files and versions, the commands, the shipped models, presets, demo, page, export
-WHEEL_TESTS := tests/test_package.py tests/test_demo.py tests/test_experiments.py tests/model/test_golden.py \
+WHEEL_TESTS := tests/test_package.py tests/test_demo.py tests/test_presets.py tests/experiments/test_train.py tests/model/test_golden.py \
   tests/report/test_page.py tests/storage/test_pretrained.py \
   $(addprefix tests/cli/test_,app.py demo.py evaluate.py export.py models.py report.py segment.py)
 # the machine's own Python, with its own PyTorch for CUDA

@@ -34,6 +34,8 @@ class Experiment:
         training: how it is trained.
         data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
         stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
+        carry_optimizer: each stage after the first goes on with Adam's moments and step count too, as they were in the
+            last one's best epoch.
         weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
             folder or a weight file; random weights where not given.
     """
@@ -44,6 +46,7 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     data_seed: int = 0
     stages: tuple[tuple[str, ...], ...] = ()
+    carry_optimizer: bool = False
     weights: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,12 +62,14 @@ class Experiment:
                 )
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
             refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
+        if self.carry_optimizer and not self.stages:
+            refuse("carry_optimizer", "stages, from one to the next of which it is carried", "none")
         self.parts()
 
     def stage(self, number: int) -> Experiment:
         """One of the stages, counted from 0, as an experiment of its own."""
         try:
-            return configs.override(replace(self, stages=()), self.stages[number])
+            return configs.override(replace(self, stages=(), carry_optimizer=False), self.stages[number])
         except NeuralEMError as error:
             raise NeuralEMError(f"stages[{number}]: {error}") from None
 
@@ -137,7 +142,7 @@ PRESETS: dict[str, Experiment] = {
     ),
     "flying-shapes": _FLYING_SHAPES,
     "flying-mnist": _FLYING_MNIST,
-    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES),
+    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES, carry_optimizer=True),
     "static-shapes-plus": Experiment(
         "static-shapes-plus",
         replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3, theta_size=500),
@@ -150,7 +155,7 @@ PRESETS: dict[str, Experiment] = {
     ),
     "flying-mnist-plus": replace(
         _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
-        stages=(
+        carry_optimizer=True, stages=(
             *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
             (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
         ),

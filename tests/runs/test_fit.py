@@ -208,6 +208,18 @@ def test_stopped_after_any_step_it_goes_on_to_the_same_end(tiny: Any, tmp_path: 
     assert _left(tmp_path / "parts") == _left(tmp_path / "whole")
 
 
+def test_fixed_batches_are_trained_on(tiny: Any, tmp_path: Path) -> None:
+    """One batch of all samples has no order: the same weights as shuffled. Smaller ones are others."""
+    ends = {}
+    for batch_size in (34, 8):
+        for way in ("shuffled", "fixed-batches"):
+            model = tiny.build().double()
+            fit(model, tiny.training, tiny.with_(order=way, batch_size=batch_size, precision="float64"))
+            ends[batch_size, way] = torch.cat([tensor.flatten() for tensor in model.state_dict().values()])
+    torch.testing.assert_close(ends[34, "shuffled"], ends[34, "fixed-batches"], rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(ends[8, "shuffled"], ends[8, "fixed-batches"], rtol=1e-4)
+
+
 def test_more_epochs_go_on_with_a_finished_run(tiny: Any, tmp_path: Path) -> None:
     """Three epochs and then two more are the same as five."""
     for epochs in (3, 5):

@@ -56,13 +56,17 @@ def _distance(a: Path, b: Path) -> float:
 
 
 def test_two_processes_follow_one(tmp_path: Path) -> None:
-    """Float64, 50 steps of 7 samples (4 for one process, 3 for the other): weights and loss within 1e-9."""
-    options = ["--precision", "float64", "--train-size", "350", "--run-dir"]
+    """Float64, 25 + 25 steps of 7 samples (4 for one process, 3 for the other): weights and loss within 1e-9.
+
+    Every step has its own number of components, and both go on with the optimizer of the first stage, which one reads.
+    """
+    stages = ["--set", "stages=[[], []]", "--set", "carry_optimizer=true", "--set", "training.components_range=[1,3]"]
+    options = ["--precision", "float64", "--train-size", "175", *stages, "--run-dir"]
     _run(1, 0, *options, str(tmp_path / "one"))
     _run(2, _free_port(), *options, str(tmp_path / "two"))
     assert _distance(tmp_path / "one", tmp_path / "two") < 1e-9
     one, two = (json.loads((tmp_path / name / "summary.json").read_text())["last"] for name in ("one", "two"))
-    assert one["steps"] == two["steps"] == 50
+    assert one["steps"] == two["steps"] == 25
     for field in ("loss", "validation_loss", "ami_mean", "confidence"):
         assert one[field] == pytest.approx(two[field], rel=1e-9)
 

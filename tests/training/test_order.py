@@ -48,8 +48,33 @@ def test_fresh_data_never_repeat() -> None:
     assert sorted(seen.tolist()) == list(range(60))
 
 
+def test_fixed_batches_are_the_same_neighbours_in_another_order() -> None:
+    """30 samples in batches of 4 are seven batches; the last two samples are left out."""
+    neighbours = {(first, first + 1, first + 2, first + 3) for first in range(0, 28, 4)}
+    orders = set()
+    for epoch in range(5):
+        indices, keys = order.plan(0, epoch, 30, 4, fixed=True)
+        assert {tuple(batch) for batch in indices.tolist()} == neighbours
+        shuffled = order.plan(0, epoch, 30, 4)
+        by_sample = dict(zip(shuffled.indices.flatten().tolist(), shuffled.keys.flatten().tolist(), strict=True))
+        ours = dict(zip(indices.flatten().tolist(), keys.flatten().tolist(), strict=True))
+        assert all(by_sample[sample] == ours[sample] for sample in by_sample.keys() & ours.keys())
+        orders.add(tuple(indices[:, 0].tolist()))
+    assert len(orders) == 5
+    later = order.plan(0, 3, 30, 4, fresh=True, fixed=True).indices
+    assert torch.equal(later, order.plan(0, 3, 30, 4, fixed=True).indices + 90)
+
+
 def test_validation_keys_are_fixed() -> None:
     """They depend on the sample alone, and on neither the batch nor anything else."""
     keys = order.validation_keys(torch.arange(10))
     assert torch.equal(keys[4:], order.validation_keys(torch.arange(4, 10)))
     assert keys.unique().numel() == 10
+
+
+def test_fresh_validation_keys_are_of_a_seed_and_an_epoch() -> None:
+    """No two of them share one, nor do they with the fixed ones."""
+    ways = [None, (0, 0), (0, 1), (1, 0), (1, 1)]
+    keys = torch.cat([order.validation_keys(torch.arange(10), way) for way in ways])
+    assert keys.unique().numel() == 50
+    assert torch.equal(keys[24:30], order.validation_keys(torch.arange(4, 10), (0, 1)))

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from torch import Tensor
 
 from neural_em.data.dataset import MemoryDataset
-from neural_em.training import validation
+from neural_em.training import fit, validation
 from neural_em.training.order import validation_keys
 from neural_em.training.validation import Validation, validate
 
@@ -50,6 +50,28 @@ def test_epochs_compare(tiny: Any) -> None:
     model = tiny.build()
     first, again = validate(model, tiny.validation, tiny.config), validate(model, tiny.validation, tiny.config)
     assert first == again
+
+
+def test_fresh_noise_is_another_one_in_every_epoch_and_for_every_seed(tiny: Any) -> None:
+    """And the same one again for the same epoch of the same seed, so that a run can be gone on with."""
+    model, fresh = tiny.build(), tiny.with_(validation_noise="fresh")
+    first, again, later = (validate(model, tiny.validation, fresh, epoch=epoch) for epoch in (3, 3, 4))
+    other = validate(model, tiny.validation, tiny.with_(validation_noise="fresh", seed=1), epoch=3)
+    fixed = [validate(model, tiny.validation, tiny.with_(seed=seed), epoch=seed) for seed in (0, 1)]
+    assert first == again
+    assert fixed[0] == fixed[1]
+    assert None not in (first, later, other, fixed[0])
+    assert len({result.loss for result in (first, later, other, fixed[0]) if result is not None}) == 4
+
+
+def test_fresh_noise_reaches_the_epochs_of_a_run(tiny: Any) -> None:
+    """With a learning rate of almost nothing, only the noise tells one epoch's validation from another's."""
+    losses = {}
+    for noise in ("fixed", "fresh"):
+        config = tiny.with_(validation_noise=noise, learning_rate=1e-30)
+        rows = fit(tiny.build(), tiny.training, config, tiny.validation).progress.rows
+        losses[noise] = {row.validation_loss for row in rows}
+    assert (len(losses["fixed"]), len(losses["fresh"])) == (1, 3)
 
 
 def test_batches_do_not_matter(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ from neural_em.experiments.initial_weights import first_weights
 from neural_em.files import write_whole
 from neural_em.model import NeuralEM
 from neural_em.presets import PRESETS, Experiment
+from neural_em.runs import checkpoint
 from neural_em.runs.find import finished_run, read_experiment
-from neural_em.runs.folder import BEST, CONFIG, LAST, RunFolder, compare, has_begun, opened, sub_folders
+from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CONFIG, LAST, RunFolder, compare, has_begun, opened, sub_folders
 from neural_em.runs.record import Record
 from neural_em.runs.writer import train_in
 from neural_em.training import Outcome, distributed
@@ -116,12 +117,26 @@ class _Trainer:
             self._held[config, split] = dataset
         return dataset
 
-    def first(self, experiment: Experiment, path: Path) -> tuple[dict[str, Tensor], str] | None:
-        """The weights to begin with, read once for all runs, and what to say of them; None without, or where begun."""
-        if experiment.weights is None or has_begun(path):
+    def first(
+        self, experiment: Experiment, path: Path, before: Outcome | None = None, memory: Path | None = None
+    ) -> tuple[Snapshot, str] | None:
+        """What a new run begins with and what to say of it; None for random weights, or where it has begun.
+
+        Args:
+            experiment: names the weights to begin with, which are read once for all runs.
+            path: its folder.
+            before: the stage before, whose weights it goes on with instead.
+            memory: what that one left of Adam's memory, where it is carried on.
+        """
+        if has_begun(path):
+            return None
+        if before is not None:
+            kept = {} if memory is None else checkpoint.read_file(memory)
+            return Snapshot.of_weights(before.model.state_dict(), kept), ""
+        if experiment.weights is None:
             return None
         self._first = self._first or first_weights(experiment)
-        return self._first
+        return Snapshot.of_weights(self._first[0], {}), self._first[1]
 
     def check(self, experiment: Experiment, path: Path, count: int) -> None:
         """Refuses weights that do not fit, and settings that a stage did not begin with.
@@ -152,9 +167,9 @@ class _Trainer:
             return outcomes(results)
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
-        """Every stage in a folder of its own, begun with the best weights of the one before."""
+        """Every stage in a folder of its own, begun with what the best epoch of the one before left."""
         with opened(path, experiment, self.device, parts=True) as parent:
-            first, records, stage = None, dict[str, Record](), ""
+            outcome, records, stage, carries = None, dict[str, Record](), "", False
             for number, part in enumerate(experiment.parts()):
                 stage = f"stage-{number + 1}"
                 full_name = f"{name}/{stage}".lstrip("/")
@@ -162,8 +177,12 @@ class _Trainer:
                 if kept is not None and part != (part := _as_before(part, kept)):
                     text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
                     self._note(full_name, text, parent)
+                memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
+                carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)
                 try:
-                    outcome = yield from self._single(part, path / stage, full_name, first, kept is not None)
+                    outcome = yield from self._single(
+                        part, path / stage, full_name, outcome, memory, carries, sealed=kept is not None
+                    )
                 except NeuralEMError:
                     ended = replace(Record.read(path / stage), sha256={})
                     if parent is not None and ended.problem:  # not-a-number, which is the end of the whole run
@@ -172,7 +191,7 @@ class _Trainer:
                 records[stage] = _record(outcome)
                 if not outcome.finished:
                     break
-                first = Snapshot.of_weights(outcome.model.state_dict())
+            assert outcome is not None  # there is a stage
             if parent is None:
                 return replace(outcome, name=name)
             replace(records[stage], stages=records).write(path)
@@ -181,8 +200,9 @@ class _Trainer:
             return replace(outcome, name=name, path=path)
 
     def _single(
-        self, experiment: Experiment, path: Path, name: str, first: Snapshot | None = None, sealed: bool = False
-    ) -> Steps:
+        self, experiment: Experiment, path: Path, name: str, before: Outcome | None = None,
+        memory: Path | None = None, carries: bool = False, sealed: bool = False,
+    ) -> Steps:  # fmt: skip
         """One run in one folder; one that is finished is only read."""
         settings = experiment.training
         with opened(path, experiment, self.device) as folder:
@@ -194,16 +214,23 @@ class _Trainer:
                 return finished
             model = NeuralEM(experiment.model, seed=settings.seed)
             model.to(self.device, devices.dtype_of(settings.precision))
-            notes = []
-            if first is None:
-                begins = distributed.in_first(lambda: self.first(experiment, path), self.device)
-                if begins is not None:
-                    first, notes = Snapshot.of_weights(begins[0]), [begins[1]]
+            found = distributed.in_first(lambda: self.first(experiment, path, before, memory), self.device)
+            first, note = found or (None, "")
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
-            notes += [f"data: {data.note}"] if data.note else []
+            notes = [note, data.note and f"data: {data.note}"]
             return (
                 yield from train_in(
-                    folder, model, data, validation, settings, self.stop, self.callbacks, name, first, notes
+                    folder,
+                    model,
+                    data,
+                    validation,
+                    settings,
+                    self.stop,
+                    self.callbacks,
+                    name,
+                    first,
+                    notes,
+                    carries,
                 )
             )
 

@@ -99,7 +99,7 @@ def read(path: Path) -> Snapshot:
         shape, files = entry["shape"], entry["pieces"]
         for file in files:
             if file not in pieces:
-                pieces[file] = _read_tensors(path / file)
+                pieces[file] = read_file(path / file)
         parts = [pieces[file].get(f"{key}/{number}") for number, file in enumerate(files)]
         if not parts or any(part is None for part in parts):
             refuse(f"{path}: {key}", "all its pieces", f"{sum(part is not None for part in parts)} of {len(parts)}")
@@ -135,7 +135,8 @@ def _is_entry(entry: Any) -> bool:
     return sizes and isinstance(files, list) and all(isinstance(f, str) and _SHARD.fullmatch(f) for f in files)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file, by name."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

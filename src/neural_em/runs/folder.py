@@ -23,6 +23,7 @@ from neural_em.training.config import CHANGEABLE
 
 CONFIG, METRICS, SUMMARY, LOG = "config.yaml", "metrics.csv", "summary.json", "log.txt"
 ENVIRONMENT, CHECKPOINTS, BEST, LAST = "environment.json", "checkpoints", "best.safetensors", "last.safetensors"
+BEST_OPTIMIZER = "best-optimizer.safetensors"  # of a stage whose optimizer is carried to the next one
 _LOCK = ".lock"
 FOLDERS = (CHECKPOINTS, "tensorboard", "evaluations", "figures")  # what is written into, beside the files above
 _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import save as to_bytes
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import checksum
+from neural_em.files import checksum, write_whole
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.runs import checkpoint, environment
 from neural_em.runs.events import Events
-from neural_em.runs.folder import BEST, CHECKPOINTS, LAST, RunFolder
+from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
 from neural_em.storage import weights as stored
@@ -45,10 +46,11 @@ class Writer:
         folder: opened for this process.
         model: what the weights are for.
         config: how often to write, and what the weight files say of their making.
+        optimizer: whether to keep Adam's memory of the best epoch beside its weights.
     """
 
-    def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig) -> None:
-        self.path, self.folder, self.model, self.config = folder.path, folder, model, config
+    def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, optimizer: bool = False) -> None:
+        self.path, self.folder, self.model, self.config, self.optimizer = folder.path, folder, model, config, optimizer
         self.note = ""  # for whoever looks on
         self._events: Events | None = None
         self._newest: Path | None = None  # the checkpoint this process read or wrote last
@@ -140,6 +142,8 @@ class Writer:
         del scores["seconds"]  # the same run gives the same file
         for name in (BEST, LAST) if progress.best_epoch == progress.epoch else (LAST,):
             if again or self._epoch_of(name) != progress.epoch:
+                if name == BEST and self.optimizer:  # first: where the weights are this epoch's, so is Adam's memory
+                    write_whole(self.path / BEST_OPTIMIZER, to_bytes(snapshot.memory))
                 self._save(name, snapshot, epoch=progress.epoch, step=0, validation=scores)
         write_metrics(self.path, progress.rows)
         self._write_summary(progress)
@@ -167,6 +171,7 @@ class Writer:
 def train_in(
     folder: RunFolder | None, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
     stop: Stop, callbacks: Iterable[Callback], name: str = "", first: Snapshot | None = None, notes: Iterable[str] = (),
+    keep_optimizer: bool = False,
 ) -> Steps:  # fmt: skip
     """Trains a model from where its run stopped, and keeps the run in the folder.
 
@@ -181,8 +186,9 @@ def train_in(
         name: of the run, among those trained together.
         first: what a new run goes on from, in the first process; the model as it is, where not given.
         notes: what to tell before it begins.
+        keep_optimizer: whether to leave Adam's memory of the best epoch for a next run.
     """
-    writer = None if folder is None else Writer(folder, model.config, config)
+    writer = None if folder is None else Writer(folder, model.config, config, keep_optimizer)
     device = next(model.parameters()).device
     try:
         start = distributed.in_first(lambda: None if writer is None else writer.begin(device), device)

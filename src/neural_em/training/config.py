@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neural_em.errors import check_choice, check_flag, check_integer, check_number, refuse
+from neural_em.errors import check_choice, check_flag, check_integer, check_number, refuse, show
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 # what may differ between two starts of one run: it decides how long and how, never what is computed
@@ -21,6 +21,8 @@ class TrainingConfig:
 
     Attributes:
         components: K during training.
+        components_range: smallest and largest K: every step draws its own from there, and ``components`` is that of the
+            validation; not given: ``components`` in every step.
         steps: EM steps of an unroll; all frames of a sequence, or the model's own number for an image, where not given.
         batch_size: samples of one step, over all processes together.
         learning_rate: of Adam.
@@ -35,6 +37,10 @@ class TrainingConfig:
             tf32 on a GPU, float32 elsewhere.
         deterministic: on a GPU, only algorithms that give the same bits each time, and a warning of what has none;
             slower. A CPU always does.
+        order: ``shuffled``: each epoch puts the samples together anew; ``fixed-batches``, as the authors' code has it:
+            a batch is the same neighbours in every epoch, and only the order of the batches changes.
+        validation_noise: ``fixed``: the validation samples' noise and starts are the same in every epoch and for every
+            seed, so that both compare; ``fresh``, as the authors' code has it: new ones in each epoch.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
         segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
             is then computed twice.
@@ -45,6 +51,7 @@ class TrainingConfig:
     """
 
     components: int = 3
+    components_range: tuple[int, int] | None = None
     steps: int | None = None
     batch_size: int = 64
     learning_rate: float = 0.001
@@ -54,6 +61,8 @@ class TrainingConfig:
     seed: int = 0
     precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
     deterministic: bool = False
+    order: Literal["shuffled", "fixed-batches"] = "shuffled"
+    validation_noise: Literal["fixed", "fresh"] = "fixed"
     engine: Literal["fast", "plain"] = "fast"
     segment: int | None = None
     truncate: bool = False
@@ -86,6 +95,17 @@ def _integer(least: int, most: int | None = None, optional: bool = False) -> Cal
     return lambda name, value: None if optional and value is None else check_integer(name, value, least, most)
 
 
+def _range(name: str, value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        refuse(name, "the smallest and the largest number of components", show(value))
+    low = check_integer(f"{name}[0]", low, 1)
+    return low, check_integer(f"{name}[1]", high, low)
+
+
 def _above_zero(name: str, value: Any) -> float:
     return check_number(name, value, "a number above 0", sys.float_info.min)
 
@@ -93,11 +113,14 @@ def _above_zero(name: str, value: Any) -> float:
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("components", "batch_size", "epochs"), _integer(1)),
     **dict.fromkeys(("steps", "patience", "segment"), _integer(1, optional=True)),
+    "components_range": _range,
     "score_size": _integer(0),
     "seed": _integer(0, MAX_SEED),
     **dict.fromkeys(("learning_rate", "checkpoint_seconds"), _above_zero),
     **dict.fromkeys(("deterministic", "truncate", "tensorboard"), check_flag),
     "schedule": check_choice("constant", "cosine"),
     "precision": check_choice("auto", "float32", "tf32", "bf16", "float64"),
+    "order": check_choice("shuffled", "fixed-batches"),
+    "validation_noise": check_choice("fixed", "fresh"),
     "engine": check_choice("fast", "plain"),
 }

@@ -87,14 +87,17 @@ class Run:
         """The rest of the present epoch."""
         progress = self.progress
         indices, keys = order.plan(
-            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless
-        )
+            self.config.seed, progress.epoch, len(self.data), self.config.batch_size, self.device, self.data.endless,
+            self.config.order == "fixed-batches",
+        )  # fmt: skip
         indices, keys = indices[:, self.part].contiguous(), keys[:, self.part].contiguous()
+        numbers = self.config.components_range or (self.config.components,) * 2
+        components = order.components(self.config.seed, progress.epoch, self.steps, *numbers)
         while progress.step < self.steps:
             if self.config.schedule == "cosine":
                 done = (progress.epoch + progress.step / self.steps) / self.config.epochs
                 self._step.set_rate(self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
-            loss = self._step(indices[progress.step], keys[progress.step], self.share)
+            loss = self._step(indices[progress.step], keys[progress.step], self.share, components[progress.step])
             self._losses[progress.step].copy_(loss)
             progress.step += 1
             if progress.step % _WATCHED.get(self.device.type, 1) == 0 or progress.step == self.steps:
@@ -123,7 +126,7 @@ class Run:
         """Validates, judges and saves."""
         progress, numbers = self.progress, dict[str, Any]()
         if self.validation is not None:
-            scores = validate(self._step.exact, self.validation, self.config, self._interrupted)
+            scores = validate(self._step.exact, self.validation, self.config, self._interrupted, progress.epoch)
             if scores is None:
                 self.stopped = self.stop.reason
                 return

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from neural_em import randomness
 
-_ORDER, _SAMPLE, _VALIDATION = 0x0D3E5, 0x5A3B1, 0x7A11D  # keep these numbers apart from every other use of a seed
+# keep these numbers apart from every other use of a seed
+_ORDER, _SAMPLE, _VALIDATION, _COMPONENTS = 0x0D3E5, 0x5A3B1, 0x7A11D, 0xC0397
 
 
 class Plan(NamedTuple):
@@ -30,8 +31,9 @@ def steps_of(size: int, batch_size: int) -> tuple[int, int]:
 
 
 def plan(
-    seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False
-) -> Plan:
+    seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False,
+    fixed: bool = False,
+) -> Plan:  # fmt: skip
     """The epoch's samples in their order, on the device.
 
     Args:
@@ -41,15 +43,27 @@ def plan(
         batch_size: samples of a step, over all processes together.
         device: where the plan is wanted.
         fresh: never the same sample twice: epoch e draws on samples e * size and up.
+        fixed: the same neighbours are a batch in every epoch; only the batches change their order.
     """
     steps, batch = steps_of(size, batch_size)
-    order = randomness.permutation(randomness.keys(seed, _ORDER, epoch, device=device), size)
-    indices = order[: steps * batch].view(steps, batch)
+    key = randomness.keys(seed, _ORDER, epoch, device=device)
+    if fixed:
+        indices = randomness.permutation(key, steps)[:, None] * batch + torch.arange(batch, device=device)
+    else:
+        indices = randomness.permutation(key, size)[: steps * batch].view(steps, batch)
     if fresh:
         indices = indices + epoch * size
     return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
 
 
-def validation_keys(indices: Tensor) -> Tensor:
-    """Keys of validation samples: the same in every epoch and for every seed, so that both compare."""
-    return randomness.keys(0, _VALIDATION, indices, device=indices.device)
+def components(seed: int, epoch: int, steps: int, low: int, high: int) -> list[int]:
+    """The number of components of each of the epoch's steps, all from ``low`` to ``high`` equally likely."""
+    drawn = randomness.integers(randomness.keys(seed, _COMPONENTS, epoch), steps, high - low + 1)
+    return [low + number for number in drawn.tolist()]
+
+
+def validation_keys(indices: Tensor, fresh: tuple[int, int] | None = None) -> Tensor:
+    """Keys of validation samples: the same in every epoch and for every seed; others for each (seed, epoch) given."""
+    if fresh is None:
+        return randomness.keys(0, _VALIDATION, indices, device=indices.device)
+    return randomness.keys(fresh[0], _VALIDATION, fresh[1], indices, device=indices.device)

@@ -124,11 +124,18 @@ class Snapshot:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of_weights(cls, weights: Mapping[str, Tensor]) -> Snapshot:
-        """A new run with these weights, by the model's own names."""
-        return cls(Progress(), {f"model.{name}": tensor.cpu() for name, tensor in weights.items()})
+    def of_weights(cls, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Snapshot:
+        """A new run with these weights, by the model's own names, and this memory of Adam, which may be empty."""
+        tensors = {f"model.{name}": tensor.cpu() for name, tensor in weights.items()}
+        kept = {f"optimizer.{name.removeprefix('optimizer.')}": tensor for name, tensor in memory.items()}
+        return cls(Progress(), {**tensors, **kept})
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """Those of the model, by its own names."""
         return {n.removeprefix("model."): tensor for n, tensor in self.tensors.items() if n.startswith("model.")}
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What Adam remembers."""
+        return {name: tensor for name, tensor in self.tensors.items() if name.startswith("optimizer.")}

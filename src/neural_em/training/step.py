@@ -58,26 +58,28 @@ class TrainingStep:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        self.steps: dict[tuple[int, float], Step] = {}
+        self.steps: dict[tuple[int, float, int], Step] = {}  # one graph for each size of batch and number of components
 
-    def __call__(self, indices: Tensor, keys: Tensor, share: float = 1.0) -> Tensor:
+    def __call__(self, indices: Tensor, keys: Tensor, share: float = 1.0, components: int | None = None) -> Tensor:
         """One step on the samples of these indices (B,), with the randomness of these keys (B,).
 
         Args:
             indices: which samples, this process's part of the batch.
             keys: what their noise and starts are drawn from.
             share: this process's part of the whole batch; losses and gradients are weighted by it.
+            components: K; the config's where not given.
         """
+        K = components or self.config.components
         if self.device.type != "cuda":
-            return self._update(self._gradients(self._frames(indices), keys, share))
-        signature = (len(indices), share)
+            return self._update(self._gradients(self._frames(indices), keys, share, K))
+        signature = (len(indices), share, K)
         try:
             if signature not in self.steps:
-                self.steps[signature] = self._record(indices, keys, share)
+                self.steps[signature] = self._record(indices, keys, share, K)
             return self.steps[signature](indices, keys)
         except torch.OutOfMemoryError:
             raise NeuralEMError(
-                f"training step: expected {len(indices)} samples with {self.config.components} components to fit into "
+                f"training step: expected {len(indices)} samples with {K} components to fit into "
                 "the GPU's memory, got too little of it; try a smaller training.batch_size, or training.segment=5"
             ) from None
 
@@ -92,9 +94,9 @@ class TrainingStep:
     def _frames(self, indices: Tensor) -> Tensor:
         return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
 
-    def _gradients(self, x: Tensor, keys: Tensor, share: float) -> Tensor:
+    def _gradients(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
         """Puts the gradients into the parameters; the loss."""
-        K, T = self.config.components, self.config.steps
+        T = self.config.steps
         x_noisy, gamma = self.network.draw(x, K, keys, T)
         self.optimizer.zero_grad(set_to_none=True)
         if self.config.segment is not None:
@@ -121,14 +123,14 @@ class TrainingStep:
             gradient.copy_(part.view_as(gradient))
         return flat[-1]
 
-    def _record(self, indices: Tensor, keys: Tensor, share: float) -> Step:
+    def _record(self, indices: Tensor, keys: Tensor, share: float, K: int) -> Step:
         """The step as a CUDA graph, or as it is, with a warning, where it cannot be recorded."""
         indices, keys = indices.to(self.device, copy=True), keys.to(self.device, copy=True)
         resident = self.dataset.resident  # else the batch is fetched outside the graph
         x = self._frames(indices)
 
         def body() -> Tensor:
-            loss = self._gradients(self._frames(indices) if resident else x, keys, share)
+            loss = self._gradients(self._frames(indices) if resident else x, keys, share, K)
             return self._update(loss) if self.world_size == 1 else loss
 
         stream = torch.cuda.Stream(self.device)  # its own: graphs recorded on one stream share a workspace
@@ -138,19 +140,20 @@ class TrainingStep:
         try:
             with torch.cuda.stream(stream):
                 for _ in range(2):  # libraries set themselves up; nothing is trained
-                    self._gradients(x, keys, share)
+                    self._gradients(x, keys, share, K)
                 self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
             with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 out = body()
             torch.cuda.synchronize(self.device)
+            gradients = [parameter.grad for parameter in self.model.parameters()]  # where this graph leaves them
         except torch.OutOfMemoryError:
             raise  # it would not fit without a graph either
         except RuntimeError as error:
             warnings.warn(f"no CUDA graph, training is slower: {str(error).splitlines()[0]}", stacklevel=2)
             torch.cuda.synchronize(self.device)
-            return lambda i, k: self._update(self._gradients(self._frames(i), k.to(self.device), share))
+            return lambda i, k: self._update(self._gradients(self._frames(i), k.to(self.device), share, K))
         finally:
             torch.backends.cudnn.benchmark = before
 
@@ -160,7 +163,11 @@ class TrainingStep:
             if not resident:
                 x.copy_(self._frames(new_indices))
             graph.replay()
-            return out.clone() if self.world_size == 1 else self._update(out.clone())
+            if self.world_size == 1:
+                return out.clone()
+            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            return self._update(out.clone())
 
         return replay
 
@@ -177,7 +184,11 @@ class TrainingStep:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 for key, value in self.optimizer.state[parameter].items():
-                    value.copy_(tensors[f"{name}.{key}"])
+                    given = tensors.get(f"{name}.{key}")
+                    if given is None or given.shape != value.shape:
+                        got = "nothing" if given is None else tuple(given.shape)
+                        refuse(f"optimizer: {name}.{key}", f"shape {tuple(value.shape)}", got)
+                    value.copy_(given)
 
 
 @contextmanager

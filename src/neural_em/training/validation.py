@@ -1,4 +1,4 @@
-"""Validation: loss and scores on fixed samples with fixed noise and fixed starts, so that epochs and seeds compare."""
+"""Validation: loss and scores on fixed samples, as a rule with fixed noise and starts, so that epochs compare."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ class Validation(NamedTuple):
 
 @torch.no_grad()
 def validate(
-    model: NeuralEM, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False
-) -> Validation | None:
+    model: NeuralEM, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False,
+    epoch: int = 0,
+) -> Validation | None:  # fmt: skip
     """Loss on all samples, scores on the first ``config.score_size``; nothing is waited for until the end.
 
     Args:
@@ -65,6 +66,7 @@ def validate(
         dataset: the validation samples, on the same device.
         config: components, steps, number of scored samples.
         interrupted: asked between batches; where it says so, there is no result.
+        epoch: which one it is, for noise and starts that are fresh in each.
     """
     device = next(model.parameters()).device
     frames, part = dataset.shape[0], distributed.part(len(dataset))
@@ -74,7 +76,7 @@ def validate(
     for first in range(part.start, part.stop, batch):
         if interrupted():
             return None
-        sums += _sums(model, dataset, range(first, min(first + batch, part.stop)), config, device)
+        sums += _sums(model, dataset, range(first, min(first + batch, part.stop)), config, device, epoch)
     return Validation(*(added / count if count else None for added, count in distributed.total(sums).tolist()))
 
 
@@ -83,12 +85,15 @@ def _batch_size(numbers: int, device: torch.device) -> int:
     return max(1, min(_LARGEST_BATCH, _NUMBERS.get(device.type, 1 << 25) // numbers))
 
 
-def _sums(model: NeuralEM, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device) -> Tensor:
+def _sums(
+    model: NeuralEM, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device, epoch: int
+) -> Tensor:
     """Sum and count of each of the fields of `Validation` over some samples: (fields, 2)."""
     indices = torch.arange(span.start, span.stop, device=device)
+    keys = validation_keys(indices, (config.seed, epoch) if config.validation_noise == "fresh" else None)
     x, groups = dataset.batch(indices)
     x = x.to(next(model.parameters()).dtype)
-    x_noisy, gamma = model.draw(x, config.components, validation_keys(indices), config.steps)
+    x_noisy, gamma = model.draw(x, config.components, keys, config.steps)
     out = model.unroll(x, config.components, config.steps, x_noisy=x_noisy, gamma=gamma, check=False)
     if groups is not None:
         T = out.gamma.shape[0]
