@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from neural_em import config
 from neural_em.errors import NeuralEMError
+from neural_em.presets import preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,3 +258,60 @@ def test_read_succeeds_or_refuses(tmp_path_factory: pytest.TempPathFactory, cont
     path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
     path.write_bytes(content)
     succeeds_or_refuses(config.read, Experiment, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A record of something, with notes of its own."""
+
+    text: str = ""
+    count: int | None = None
+    share: float = 0.0
+    words: tuple[str, ...] = ()
+    parts: dict[str, Note] = dataclasses.field(default_factory=dict)
+
+
+def test_a_record_leaves_out_what_is_unknown() -> None:
+    values = {"text": "a\nb", "colour": "red", "parts": {"x": {"count": 3, "size": 1}}}
+    assert config.from_dict(Note, values, leave_out="unknown") == Note("a\\nb", parts={"x": Note(count=3)})
+    with pytest.raises(NeuralEMError, match="unknown field"):
+        config.from_dict(Note, values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("text", 3, "text: expected text, got 3"),
+        ("count", -1, "count: expected a count, got -1"),
+        ("count", 10**30, "count: expected a count"),
+        ("share", 1e40, "share: expected a finite number"),
+        ("words", "abc", "words: expected a list, got 'abc'"),
+        ("parts", [1], r"parts: expected a mapping, got \[1\]"),
+    ],
+)
+def test_a_record_refuses_what_does_not_fit_or_leaves_it_out(name: str, value: object, message: str) -> None:
+    with pytest.raises(NeuralEMError, match=message):
+        config.from_dict(Note, {"text": "kept", name: value}, leave_out="unknown")
+    found = config.from_dict(Note, {"share": 0.5, "count": 2, "text": "kept", name: value}, leave_out="unfit")
+    assert found == dataclasses.replace(Note("kept", 2, 0.5), **{name: getattr(Note(), name)})
+
+
+def test_a_record_keeps_the_parts_that_fit() -> None:
+    values = {"words": ["a", 1, "b"], "parts": {"x": {"text": "x"}, "y": 5}}
+    assert config.from_dict(Note, values, leave_out="unfit") == Note(words=("a", "b"), parts={"x": Note("x")})
+    assert config.from_dict(Note, config.to_dict(Note(parts={"x": Note("x")}))) == Note(parts={"x": Note("x")})
+
+
+def test_names_of_fields() -> None:
+    assert config.flat({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": 1, "a.c": [1, 2], "d": None}
+    assert config.flat(Note("x"))["text"] == "x"
+    assert config.field_of(" a.b = 3") == "a.b"
+    assert config.without([["a=1", "b.c=2"], ["b.c=3"]], ["b.c"]) == (("a=1",), ())
+
+
+def test_what_may_change_is_said_by_each_part() -> None:
+    experiment = preset("flying-shapes")
+    assert "training.epochs" in config.changeable(experiment)
+    assert "training.learning_rate" not in config.changeable(experiment)
+    falling = config.override(experiment, ["training.schedule=cosine"])
+    assert config.changeable(experiment) - config.changeable(falling) == {"training.epochs"}

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from neural_em import ModelConfig, NeuralEM, config, load, save
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build
-from neural_em.runs.folder import flat
 from tests import hostile
 
 MODEL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)
 PLAIN = {name: config.to_dict(preset) for name, preset in PRESETS.items()}
-FIELDS = sorted({name for plain in PLAIN.values() for name, _ in flat(plain)})
+FIELDS = sorted({name for plain in PLAIN.values() for name in config.flat(plain)})
 ONE_FOLDER = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
+import io
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from neural_em.errors import NeuralEMError, refuse
 
@@ -41,6 +45,26 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_table(path: str | os.PathLike[str], header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Writes a table as CSV, whole or not at all; None is an empty cell."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
+
+
+def read_json(path: Path, most: int) -> Any:
+    """What a JSON file of at most so many bytes holds."""
+    try:
+        if path.stat().st_size > most:
+            refuse(str(path), f"a file of at most {most} bytes", f"{path.stat().st_size} bytes")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise NeuralEMError(f"{path}: cannot be read: {reason}") from None
 
 
 def make(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_examples_are_the_extremes_and_the_median(result: Result) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not a result in JSON"),
+        ("{", "cannot be read"),
         ("[]", "expected an evaluation result of format 1, got 'list'"),
         ('{"format": 0}', "expected an evaluation result of format 1, got 0"),
         ('{"format": 1}', "not a whole evaluation result"),

@@ -14,7 +14,7 @@ from PIL import Image
 from neural_em.errors import NeuralEMError
 from neural_em.report.colours import palette
 from neural_em.report.curves import StepCurve
-from neural_em.report.page import RunReport, flat, render_page, write_page
+from neural_em.report.page import RunReport, render_page, write_page
 from neural_em.report.players import png
 
 HOSTILE = "</script><script>alert('$title')</script>\"'<img src=x onerror=alert(1)>"
@@ -157,11 +157,6 @@ def test_a_run_with_nothing_but_a_name_gives_a_page():
     page = Outline(render_page([RunReport("empty")]))
     assert page.all("section") == []
     assert "empty" in [text for tag, text in page.texts if tag == "p"]
-
-
-def test_flat_names():
-    assert flat({"a": {"b": 1, "c": [1, 2]}, "d": (3,)}) == {"a.b": 1, "a.c": [1, 2], "d": [3]}
-    assert flat({"a": {"b": 1, "c": [1, 2]}, "d": (3,)}, lists=False) == {"a.b": 1}
 
 
 def test_the_same_runs_give_the_same_file_and_errors_leave_none(squares, tmp_path):

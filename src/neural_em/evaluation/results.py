@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from neural_em import config as configs
+from neural_em import files
 from neural_em.errors import NeuralEMError, refuse, show, unknown
-from neural_em.files import write_whole
 
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
@@ -186,41 +184,24 @@ def write_json(result: Result, path: str | os.PathLike[str]) -> None:
     """Writes the whole result; the file is there whole or not at all."""
     # one field a line: ten thousand sequences' values are not ten thousand lines
     fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in to_dict(result).items())
-    write_whole(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+    files.write_whole(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> Result:
     """Reads what `write_json` wrote."""
-    path = Path(path)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            refuse(str(path), f"a result of at most {MAX_BYTES} bytes", f"{path.stat().st_size} bytes")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NeuralEMError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise NeuralEMError(f"{path}: not a result in JSON: {str(error).splitlines()[0]}") from None
-    return from_dict(values, str(path))
+    return from_dict(files.read_json(Path(path), MAX_BYTES), str(path))
 
 
 def write_csv(result: Result, path: str | os.PathLike[str]) -> None:
     """Writes the curves and summaries, one a row; see COLUMNS."""
-    write_whole(path, _csv(COLUMNS, result.rows()))
+    files.write_table(path, COLUMNS, result.rows())
 
 
 def write_sequences_csv(result: Result, path: str | os.PathLike[str]) -> None:
     """Writes the last-step values of the first start, one sequence a row."""
     names = list(result.per_sequence)
     columns = zip(range(result.sequences), *result.per_sequence.values(), strict=True)
-    write_whole(path, _csv(("index", *names), columns))
-
-
-def _csv(header: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)  # None is an empty cell
-    return text.getvalue().encode()
+    files.write_table(path, ("index", *names), columns)
 
 
 def _check(result: Result) -> None:

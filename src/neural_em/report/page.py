@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from neural_em import config as configs
 from neural_em.errors import refuse
 from neural_em.files import replacing
 from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
@@ -93,7 +94,8 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
 
 
 def _scores(runs: Sequence[RunReport]) -> str:
-    tables = [flat(run.evaluation, lists=False) for run in runs]
+    lists = (list, tuple, np.ndarray)
+    tables = [{k: v for k, v in configs.flat(run.evaluation).items() if not isinstance(v, lists)} for run in runs]
     unknown = {key for key in tables[0] if all(table.get(key) is None for table in tables)} if tables else set()
     tables = [{key: value for key, value in table.items() if key not in unknown} for table in tables]
     return _table(runs, tables, words, _rounded) if any(tables) else ""
@@ -159,7 +161,7 @@ def _learning(runs: Sequence[RunReport]) -> str:
 
 
 def _config(runs: Sequence[RunReport]) -> str:
-    tables = [flat(run.config) for run in runs]
+    tables = [configs.flat(run.config) for run in runs]
     if not any(tables):
         return ""
     keys = list(dict.fromkeys(key for table in tables for key in table))
@@ -179,17 +181,6 @@ SECTIONS: dict[str, Callable[[Sequence[RunReport]], str]] = {
     "Learning curves": _learning,
     "Settings": _config,
 }
-
-
-def flat(values: Mapping[str, Any], lists: bool = True, prefix: str = "") -> dict[str, Any]:
-    """The values of a nested mapping by dotted name, with or without its lists."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, lists, f"{prefix}{key}."))
-        elif lists or not isinstance(value, list | tuple | np.ndarray):
-            found[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return found
 
 
 def _table(

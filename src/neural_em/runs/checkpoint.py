@@ -21,6 +21,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import read_json
 from neural_em.training.state import Progress, Snapshot
 
 FORMAT = "neural-em-checkpoint-1"
@@ -112,12 +113,7 @@ def read(path: Path) -> Snapshot:
 
 def _read_state(path: Path) -> tuple[Progress, dict[str, Any]]:
     file = path / _STATE
-    try:
-        if file.stat().st_size > _MAX_STATE:
-            refuse(str(file), f"at most {_MAX_STATE} bytes", file.stat().st_size)
-        state = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise NeuralEMError(f"{file}: cannot be read: {error}") from None
+    state = read_json(file, _MAX_STATE)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         refuse(str(file), f"a checkpoint of format {FORMAT}", "something else")
     index = state.get("tensors")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -14,7 +12,7 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import Aggregate, Result, read_json, write_csv, write_json, write_sequences_csv
-from neural_em.files import make, write_whole
+from neural_em.files import make, write_table, write_whole
 
 EVALUATIONS = "evaluations"  # sub-folder of a run folder
 
@@ -53,12 +51,12 @@ def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, nam
     make(folder)
     values = {"of": list(runs), **asdict(aggregate)}
     write_whole(folder / f"{name}.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("section", "score", "step", "mean", "deviation", "runs"))
-    for score, curve in aggregate.curves.items():
-        writer.writerows(("step", score, step, *astuple(value)) for step, value in enumerate(curve, start=1))
+    rows = [
+        ("step", score, step, *astuple(value))
+        for score, curve in aggregate.curves.items()
+        for step, value in enumerate(curve, start=1)
+    ]
     for section, scores in aggregate.sections.items():
-        writer.writerows((section, score, None, *astuple(value)) for score, value in scores.items())
-    write_whole(folder / f"{name}.csv", text.getvalue().encode())
+        rows += [(section, score, None, *astuple(value)) for score, value in scores.items()]
+    write_table(folder / f"{name}.csv", ("section", "score", "step", "mean", "deviation", "runs"), rows)
     return folder / f"{name}.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse, show
-from neural_em.files import write_whole
+from neural_em.files import read_json, write_table, write_whole
 from neural_em.runs.folder import ENVIRONMENT, METRICS, SUMMARY, sub_folders
 from neural_em.training.outcome import warnings
 from neural_em.training.state import SETTLED, Progress, Row
@@ -141,11 +140,7 @@ def add_start(folder: Path, start: Mapping[str, Any]) -> None:
 
 def write_metrics(folder: Path, rows: Iterable[Row]) -> None:
     """All epochs as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(["" if v is None else v for v in dataclasses.astuple(row)] for row in rows)
-    write_whole(folder / METRICS, text.getvalue().encode())
+    write_table(folder / METRICS, _COLUMNS, map(dataclasses.astuple, rows))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -162,10 +157,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object; empty where there is none that can be read."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return {}
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = read_json(path, _MAX_BYTES)
+    except NeuralEMError:
         return {}
     return values if isinstance(values, dict) else {}
 
