@@ -117,6 +117,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no frames a second": (["clip.npy", "--fps", "0"], "fps: expected a number from 0.1 to 1000, got 0.0"),
     "device": (["clip.npy", "--device", "tpu"], "device: expected auto, cpu, cuda"),
     "masks": (["clip.npy", "--masks", "nowhere"], "nowhere"),
+    "a number for frames": (["number.npy"], "number.npy: expected frames of shape (T,H,W)"),
+    "a number for masks": (["clip.npy", "--masks", "number.npy"], "number.npy: expected labels of shape (T,H,W)"),
     "too few masks": (["clip.npy", "--masks", "one.npy"], "one.npy: expected labels for each frame"),
     "a broken frame in the middle": (["broken"], "f2.png: not a readable image"),
 }
@@ -127,6 +129,7 @@ def test_refusals_leave_nothing(case: str, refused, tmp_path: Path, weights: str
     arguments, message = WRONG[case]
     inputs(tmp_path)
     np.save(tmp_path / "one.npy", GROUPS[None])
+    np.save(tmp_path / "number.npy", np.uint8(1))
     (tmp_path / "frames").rename(tmp_path / "broken")
     (tmp_path / "broken" / "f2.png").write_bytes((tmp_path / "broken" / "f1.png").read_bytes()[:60])
     before = sorted(path.name for path in tmp_path.iterdir())

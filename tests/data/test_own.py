@@ -267,7 +267,13 @@ def _empty(folder: Path) -> dict[str, Any]:
     return {"names": "images"}
 
 
-CASES = [_other_sizes, _short_clip, _damaged_late, _empty]
+def _number(folder: Path) -> dict[str, Any]:
+    (folder / "images").mkdir()
+    np.save(folder / "images" / "a.npy", np.float32(0.5))
+    return {"names": "a.npy: expected frames of shape"}
+
+
+CASES = [_other_sizes, _short_clip, _damaged_late, _empty, _number]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.__name__.strip("_") for case in CASES])
