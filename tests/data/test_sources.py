@@ -1,6 +1,7 @@
 """Streams of frames from images, folders, GIFs, videos and arrays."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,24 @@ def test_a_file_that_is_really_a_playlist_fetches_nothing(tmp_path: Path) -> Non
     (tmp_path / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
     with pytest.raises(NeuralEMError, match=r"a\.mp4"):
         list(open_source(tmp_path / "a.mp4"))
+
+
+def test_every_start_of_ffmpeg_is_kept_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is inside the file: what it names is opened only if it is a file, in whichever version of ffmpeg."""
+    path = write_video(tmp_path / "a.mp4", video_frames(3))
+    started: list[list[str]] = []
+    start = subprocess.Popen
+
+    def watch(command: list[str], *arguments: Any, **options: Any) -> Any:
+        started.append(list(map(str, command)))
+        return start(command, *arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", watch)
+    source = open_source(path)
+    assert source.count() == len(list(source)) == 3
+    reading = [command[: command.index("-i") + 2] for command in started if str(path) in command]
+    assert len(reading) == 3  # to look at it, to count, to read
+    for command in reading:
+        assert command.index("-i") + 1 == command.index(str(path))
+        allowed = command[command.index("-protocol_whitelist") + 1]
+        assert set(allowed.split(",")) <= {"file", "pipe"}
