@@ -133,6 +133,23 @@ def test_arrays(name: str, suffix: str, tmp_path: Path) -> None:
     assert np.array_equal(frames, expected)
 
 
+@pytest.mark.parametrize(("free", "fits"), [(12 * 16 * 5, True), (12 * 16 * 5 - 1, False)])
+def test_an_archive_is_unpacked_only_if_it_fits_into_memory(
+    free: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused by what its header says, before a byte of it is unpacked."""
+    monkeypatch.setattr("neural_em.data.arrays.memory_budget", lambda device: free)
+    np.savez_compressed(tmp_path / "a.npz", frames=GREY)
+    if fits:
+        assert np.array_equal(np.stack(list(open_source(tmp_path / "a.npz"))), GREY[..., None])
+        return
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *a, **o: pytest.fail("it was unpacked"))
+    with pytest.raises(
+        NeuralEMError, match=r"a\.npz: frames\.npy: expected an array that fits into memory .* 960 bytes"
+    ):
+        open_source(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32, np.float64])
 def test_zeros_and_ones_are_black_and_white_in_any_type(kind: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", (GREY > 100).astype(kind))
