@@ -13,12 +13,13 @@ import neural_em
 os.environ.setdefault("MPLBACKEND", "Agg")  # also for the commands that tests start
 
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ImportError:  # a CUDA machine may lack it; tests that use it skip themselves
     pass
 else:
     # the same cases on every run and no time limits: a busy machine must not fail a test
-    settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=slow)
     settings.load_profile("repeatable")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import neural_em
 from neural_em.data import DataConfig, load_split
-from tests.killed import ENVIRONMENT, SAFETY, killed, run_killed
+from tests.processes import ENVIRONMENT, SAFETY, killed, run_killed
 
 pytestmark = pytest.mark.slow
 EXPORT = ["data", "flying-shapes", "--train-size", "1000", "--validation-size", "50", "--test-size", "50"]

@@ -19,7 +19,7 @@ import torch
 
 import neural_em
 from neural_em.cli import main
-from tests.killed import ENVIRONMENT, SAFETY, run_killed
+from tests.processes import ENVIRONMENT, SAFETY, run_killed
 
 TINY = [
     "train", "flying-shapes", "--device", "cpu", "--objects", "2", "--components", "2", "--train-size", "32",
@@ -115,7 +115,7 @@ def test_killed_ten_times_and_resumed(tmp_path: Path, extra: list[str], capsys: 
 HELD = """
 import sys
 from neural_em.cli import main
-from tests.killed import ENVIRONMENT, SAFETY, run_killed
+from tests.processes import ENVIRONMENT, SAFETY, run_killed
 from neural_em.training.loop import Run
 
 watch = Run._watch
@@ -282,7 +282,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_static_shapes_learn_in_minutes(tmp_path: Path) -> None:
+def test_static_shapes_learn(tmp_path: Path) -> None:
     """Three epochs of 2,048 images: validation loss falls each epoch, and the run folder loads."""
     options = ["--epochs", "3", "--train-size", "2048", "--seed", "0", "--device", "cpu", "--run", str(tmp_path)]
     status, _, errors = _run(["train", "static-shapes", *options])

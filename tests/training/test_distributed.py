@@ -13,7 +13,7 @@ import torch
 
 from neural_em.storage.weights import read
 from neural_em.training import distributed
-from tests.killed import SAFETY
+from tests.processes import SAFETY
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]  # a port of its own
 OPTIONS = [
