@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from neural_em.experiments.evaluation import Evaluation
 from neural_em.experiments.results import stored
 from neural_em.experiments.runs import find_runs
 from neural_em.model.fast import accelerate
+from tests.processes import ENVIRONMENT, SAFETY
 from tests.run_files import edit, read
 
 Run = Callable[..., Any]
@@ -214,8 +214,8 @@ def test_a_gpu_gives_the_same_losses(run_nem: Run, trained: Path) -> None:
 
 def test_the_real_process(trained: Path) -> None:
     command = [sys.executable, "-m", "neural_em", "evaluate", str(trained / "seed-0"), "--size", "3", "--device", "cpu"]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          check=False, timeout=120)  # fmt: skip
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True,
+                          check=False, timeout=SAFETY)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith("seed-0: 3 sequences, 4 steps, 2 components, 1 start\n")

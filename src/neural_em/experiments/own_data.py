@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ from neural_em.data import DataConfig
 from neural_em.data.config import Part
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.load import divided
+from neural_em.data.own import has_splits
+from neural_em.errors import refuse
 from neural_em.experiments.runs import TrainedRun
 from neural_em.files import absolute, from_home
 from neural_em.segment import usual_channels
 
 _EVERYTHING = 10**9  # sequences
+_MOST = 10**6  # files and folders to look at
 
 
 def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
@@ -43,19 +47,24 @@ def fingerprint(data: DataConfig) -> str | None:
     """Tells one state of the user's files and masks from another, by names, sizes and times; None where none are."""
     if data.kind != "file" or not os.path.exists(from_home(data.path or "")):
         return None
-    lines = [line for path in (data.path, data.masks) if path for line in ("/", *sorted(_files(from_home(path))))]
+    levels = 2 if has_splits(from_home(data.path or "")) else 1
+    places = [from_home(path) for path in (data.path, data.masks) if path]
+    lines = [line for place in places for line in ("/", *sorted(_files(place, levels)))]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _files(path: Path) -> Iterator[str]:
-    """A line about each file at a place or below it."""
-    found, seen = [path] if path.is_file() else [], set[str]()
+def _files(path: Path, levels: int) -> Iterator[str]:
+    """A line about each file at a place or at most so many levels below it: no data are read from deeper ones."""
+    found, looked_at = [path] if path.is_file() else [], 0
     for place, folders, names in os.walk(path, followlinks=True):
-        seen.add(os.path.realpath(place))
-        folders[:] = [name for name in folders if os.path.realpath(os.path.join(place, name)) not in seen]
+        looked_at += len(folders) + len(names)
+        if looked_at > _MOST:
+            refuse(str(path), f"at most {_MOST} images, clips and folders", "more")
+        if len(Path(place).relative_to(path).parts) == levels:
+            folders.clear()
         found += [Path(place, name) for name in names]
     for file in found:
-        if file.exists():  # not so for a link to nowhere
+        with contextlib.suppress(OSError):  # a link to nowhere, or one that nobody may follow
             about = file.stat()
             yield f"{file.relative_to(path)!s} {about.st_size} {about.st_mtime_ns}"
 

@@ -29,7 +29,7 @@ from neural_em.training import device as devices
 from neural_em.training.display import logger, shown
 from neural_em.training.keeper import read_finished
 from neural_em.training.loop import Callback, Run
-from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, compare, open_in_first
+from neural_em.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RunFolder, compare, has_begun, open_in_first
 from neural_em.training.state import EPOCHS, Progress
 from neural_em.training.stop import Stop
 from neural_em.training.together import Steps, outcomes, train_together
@@ -74,7 +74,7 @@ def train(
             trainer = _Trainer(here, stop, (*callbacks, show), experiment.data_seed)
             sized = trainer.sized(experiment, usual)
             # refused before anything is written
-            trainer.read_first(sized, lambda: any(path.rglob(CHECKPOINTS)))
+            trainer.read_first(sized, lambda: has_begun(path))
             trainer.check_stages(sized, path, seeds)
             return trainer.seeds(sized, path, seeds)
 

@@ -60,7 +60,7 @@ class RunFolder:
             raise NeuralEMError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         try:
             self._clear()
-            if self.has_begun:
+            if has_begun(self.path):
                 compare(self.path, config)
             write_whole(self.path / CONFIG, configs.dump(config).encode())
         except NeuralEMError:
@@ -107,12 +107,6 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is a checkpoint, of the run or of one of its parts; else nothing can be lost."""
-        patterns = (CHECKPOINTS, f"*/{CHECKPOINTS}", f"*/*/{CHECKPOINTS}")
-        return (self.path / CONFIG).exists() and any(any(self.path.glob(f"{pattern}/step-*")) for pattern in patterns)
 
     def _check_kind(self, parts: bool) -> None:
         """Refuses a folder that is something else."""
@@ -162,6 +156,12 @@ def open_in_first(
     opened: list[RunFolder] = []
     distributed.from_first(lambda: opened.append(RunFolder(path, config, parts)), device)
     return opened[0] if opened else None
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether there is a checkpoint, of the run or of one of its parts; else nothing can be lost."""
+    patterns = (CHECKPOINTS, f"*/{CHECKPOINTS}", f"*/*/{CHECKPOINTS}")
+    return (folder / CONFIG).exists() and any(any(folder.glob(f"{pattern}/step-*")) for pattern in patterns)
 
 
 def compare(path: Path, config: Any) -> None:
