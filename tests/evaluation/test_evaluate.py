@@ -36,7 +36,9 @@ class Stub(NeuralEM):
         self.taken = 0
         return super().start(x, components, gamma, generator)
 
-    def step(self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True) -> tuple[State, Info]:
+    def step(
+        self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
+    ) -> tuple[State, Info]:
         label = (x_next[:, 0] / SCALE).round().long()
         K = state.gamma.shape[1]
         gamma = torch.nn.functional.one_hot(self.component(label, x_noisy, K), K).movedim(-1, 1)[:, :, None].float()
@@ -120,7 +122,7 @@ def test_a_step_is_scored_against_the_next_frame() -> None:
     """Were step t scored against frame t, jumping squares would not fit; against frame t + 1 they do."""
     data = sequences(5)
     still = Perfect()
-    still.step = lambda state, x_noisy, x_next, check=True: Stub.step(still, state, x_noisy, x_noisy)  # type: ignore
+    still.step = lambda state, x_noisy, x_next, **options: Stub.step(still, state, x_noisy, x_noisy)  # type: ignore
     still.draw = lambda x, components, keys: (x[:-1], torch.ones(x.shape[1], components, 1, SIDE, SIDE))  # type: ignore
     assert evaluate(Perfect(), data, EvaluationConfig(3)).last_step["ari"].mean == 1.0
     assert evaluate(still, data, EvaluationConfig(3)).last_step["ari"].mean < 0.5
