@@ -6,7 +6,7 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -200,9 +200,11 @@ class NeuralEM(nn.Module):
         """The unroll, with noise and start drawn from torch's own generator."""
         return self.unroll(x, components, steps)
 
-    def rollout(self, state: State, steps: int, *arguments: Any, **options: Any) -> Iterator[inference.Step]:
+    def rollout(self, state: State, steps: int, keys: Tensor | None = None, first: int = 0, x: Tensor | None = None,
+                noise: bool = True, rounded: bool = True,
+                generator: torch.Generator | None = None) -> Iterator[inference.Step]:  # fmt: skip
         """Prediction without input, from any state on; see `neural_em.model.inference.roll_out`."""
-        return inference.roll_out(self, state, steps, *arguments, **options)
+        return inference.roll_out(self, state, steps, keys, first, x, noise, rounded, generator)
 
     def predict(self, state: State, rounded: bool = True) -> Tensor:
         """The mixture of the components' predictions, sum_k gamma_k psi_k (B,C,H,W), rounded to what a frame can be."""
