@@ -138,6 +138,22 @@ def test_a_cut_result_is_refused(result: Result, tmp_path: Path) -> None:
             read_json(path)
 
 
+def test_a_result_from_before_there_were_rollouts_is_read(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(result, path)
+    values = json.loads(path.read_text())
+    del values["rollout"], values["settings"]["rollout"]
+    path.write_text(json.dumps(values))
+    old = read_json(path)
+    assert old.rollout == {}
+    assert old.rollout_steps == 0
+    assert old.curves == result.curves
+    values["settings"]["rollout"] = 2  # says that there was one
+    path.write_text(json.dumps(values))
+    with pytest.raises(NeuralEMError, match="rollout: expected all of total, intra"):
+        read_json(path)
+
+
 def test_files_that_are_not_there_or_cannot_be(result: Result, tmp_path: Path) -> None:
     with pytest.raises(NeuralEMError, match="cannot be read"):
         read_json(tmp_path / "none.json")

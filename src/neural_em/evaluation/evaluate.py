@@ -108,8 +108,8 @@ def steps_with_input(model: NeuralEM, dataset: Dataset, config: EvaluationConfig
         return config.steps or model.config.steps
     steps = config.steps or max(1, frames - 1 - config.rollout)
     if config.rollout and steps + config.rollout >= frames:
-        refuse("rollout", f"sequences of at least {steps + config.rollout + 1} frames, for {steps} steps and "
-               f"{config.rollout} without input", f"{frames} frames")  # fmt: skip
+        needed = f"{steps + config.rollout + 1} frames a sequence"
+        refuse("rollout", f"{needed}, for {steps} + {config.rollout} steps", f"{frames}")
     return steps
 
 
