@@ -21,6 +21,7 @@ from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
 from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
+from neural_em.model.inference import batch_that_fits, best_start, infer
 from neural_em.storage.pretrained import find_model
 from neural_em.training import TrainingConfig, fit
 from neural_em.training import device as devices
@@ -36,7 +37,6 @@ except ImportError:
     ) from None
 
 _HELD_OUT, _START = 0x48454C, 0x535441  # tell the draws under one seed apart
-_NUMBERS = 1 << 25  # of all gammas of a batch: bounds its memory
 
 
 class InputError(NeuralEMError, ValueError):
@@ -240,7 +240,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     def _batches(self, frames: NDArray[np.float32]) -> Iterator[_Inferred]:
         N, T, C, H, W = frames.shape
         model, like = accelerate(self.model_), next(self.model_.parameters())
-        most = max(1, _NUMBERS // (int(self.n_components) * T * C * H * W))
+        most = batch_that_fits(int(self.n_components) * T * C * H * W, like.device, N)
         for first in range(0, N, most):
             part = frames[first : first + most]
             with torch.inference_mode():
@@ -256,7 +256,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
             if best is None:
                 best = found
                 continue
-            lower = found.loss < best.loss
+            lower = best_start(torch.stack([best.loss, found.loss])) == 1
             pick = (torch.where(_wide(lower, b), a, b) for a, b in zip(found, best, strict=True))
             best = _Inferred(*pick)
         assert best is not None
@@ -265,15 +265,12 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     def _run(self, model: NeuralEM, x: Tensor, keys: Tensor) -> _Inferred:
         settle = self.steps or (model.config.steps if len(x) == 1 else 1)
         frames = torch.cat([x[:1].expand(settle, -1, -1, -1, -1), x])
-        x_noisy, gamma = model.draw(frames, self.n_components, keys)
-        state = model.start(frames[0], self.n_components, gamma)
         gammas, losses = [], []
-        for t in range(len(frames) - 1):
-            state, info = model.step(state, x_noisy[t], frames[t + 1], check=False)
+        for t, step in enumerate(infer(model, frames, self.n_components, keys, check=False)):
             if t >= settle - 1:  # the first frame's result is that of its last step
-                gammas.append(state.gamma[:, :, 0])
-                losses.append(info.total)
-        return _Inferred(torch.stack(losses).mean(dim=0), state.theta, torch.stack(gammas, dim=1))
+                gammas.append(step.state.gamma[:, :, 0])
+                losses.append(step.info.total)
+        return _Inferred(torch.stack(losses).mean(dim=0), step.state.theta, torch.stack(gammas, dim=1))
 
 
 def _content_keys(frames: NDArray[np.float32]) -> Tensor:

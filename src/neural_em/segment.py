@@ -28,6 +28,7 @@ from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import ModelConfig, NeuralEM, State
 from neural_em.model.fast import accelerate
+from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import pixel_likelihood
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
@@ -181,24 +182,21 @@ class Stream:
                 state, loss = self._settle(x)
             else:
                 key = randomness.keys(self.config.seed, _NOISE, torch.tensor([self._frames]), device=x.device)
-                x_noisy, _ = self._model.draw(self._before.unsqueeze(0), self.config.components, key, steps=1)
-                state, info = self._model.step(self._state, x_noisy[0], x)
-                loss = info.total
+                both = torch.stack([self._before, x])
+                (step,) = infer(self._model, both, self.config.components, key, state=self._state)
+                state, loss = step.state, step.info.total
         self._state, self._before, self._frames = state, x, self._frames + 1
         return Step(state.theta[0], state.psi[0], state.gamma[0, :, 0], float(loss[0]))
 
     def _settle(self, x: Tensor) -> tuple[State, Tensor]:
         """Several steps on one frame x (1,C,H,W) from several starts: state and loss of the start with the lowest."""
-        config, model = self.config, self._model
+        config = self.config
         starts = torch.arange(config.starts)
         keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
-        frames = model.frames(x.expand(config.starts, -1, -1, -1).unsqueeze(0), config.steps)  # (T+1,S,C,H,W)
-        x_noisy, gamma = model.draw(frames, config.components, keys)
-        state = model.start(frames[0], config.components, gamma)
-        for noisy in x_noisy:
-            state, info = model.step(state, noisy, frames[0], check=False)
-        best = info.total.argmin()
-        return State(*(part[best : best + 1] for part in state)), info.total[best : best + 1]
+        image = x.expand(config.starts, -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
+        *_, last = infer(self._model, image, config.components, keys, config.steps)
+        best = best_start(last.info.total.unsqueeze(1))
+        return State(*(part[best] for part in last.state)), last.info.total[best]
 
 
 def _background(model: NeuralEM, x: Tensor, psi: Tensor) -> Tensor:

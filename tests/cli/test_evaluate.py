@@ -21,6 +21,7 @@ from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.experiments.results import stored
 from neural_em.experiments.runs import find_runs
+from neural_em.model import State
 from neural_em.model.fast import accelerate
 from tests.processes import ENVIRONMENT, SAFETY
 from tests.run_files import edit, read
@@ -88,6 +89,67 @@ def test_static_digits_and_longer_sequences_are_one_command_each(run_nem: Run, t
         assert result["settings"]["data"]["frames"] == frames
         assert result["steps"] == len(result["curves"]["ami_max"]["mean"]) == steps
     assert result["sequences"] == 20
+
+
+def test_a_rollout_is_written_and_shown_step_by_step(run_nem: Run, trained: Path) -> None:
+    """Its numbers against the model's own rollout; what comes before it is what comes without it."""
+    usual = read_usual(run_nem, trained)
+    ended = run_nem("evaluate", trained / "seed-0", "--rollout", 3, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert ended.out.count("\n") == 1 + 1 + 9 + (1 + 3) + 1 + usual_notes(usual)
+    path = trained / "seed-0" / "evaluations" / "test-rollout3.json"
+    result = read(path)
+    assert (result["settings"]["rollout"], result["settings"]["data"]["frames"]) == (3, 8)
+    assert (result["curves"], result["per_sequence"]) == (usual["curves"], usual["per_sequence"])
+    model = accelerate(neural_em.load(trained / "seed-0" / "best.safetensors"))
+    frames, _ = load_split(DataConfig("flying-shapes", 2, 8, 14, 16), "test", 0, size=12).batch(torch.arange(12))
+    x_noisy, gamma = model.draw(frames, 2, keys := start_keys(0, 0, torch.arange(12)), steps=4)
+    with torch.no_grad():
+        out = model.unroll(frames, 2, steps=4, x_noisy=x_noisy, gamma=gamma)
+    last = State(out.theta[-1], out.psi[-1], out.gamma[-1])
+    errors = [float(step.info.upper_bound.mean()) for step in model.rollout(last, 3, keys, 4, frames[5:])]
+    assert result["rollout"]["upper_bound"]["mean"] == pytest.approx(errors, rel=1e-4)
+    with open(path.with_suffix(".csv"), newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["section"], row["score"]) == ("rollout", "upper_bound")]
+    assert [(row["step"], float(row["mean"])) for row in rows] == [
+        (str(r + 1), pytest.approx(error, rel=1e-4)) for r, error in enumerate(errors)
+    ]
+    ended = run_nem("evaluate", trained, "--rollout", 3, "--device", "cpu")
+    total = read(trained / "evaluations" / "test-rollout3.json")
+    assert total["rollout"]["repeated"][2]["mean"] == pytest.approx(result["rollout"]["repeated"]["mean"][2])
+    with open(trained / "evaluations" / "test-rollout3.csv", newline="") as file:
+        assert sum(row["section"] == "rollout" and row["score"] == "ari" for row in csv.DictReader(file)) == 3
+
+
+def usual_notes(result: dict[str, Any]) -> int:
+    return (result["unscored_images"] > 0) + bool(result["note"])
+
+
+def test_a_rollout_of_ones_own_data_needs_its_frames(run_nem: Run, hand_made: Run, refused: Run) -> None:
+    run = hand_made()  # 4 frames
+    ended = run_nem("evaluate", run.folder, "--rollout", 2, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    result = read(run.folder / "evaluations" / "test-rollout2.json")
+    assert (result["steps"], len(result["rollout"]["ami_max"]["mean"])) == (1, 2)
+    assert result["rollout"]["ami_max"]["mean"] == pytest.approx([1, 1], abs=1e-9)
+    assert "expected at least 5 frames, got 4" in refused(
+        "evaluate", run.folder, "--rollout", 2, "--steps", 2, "--device", "cpu"
+    )
+    assert "rollout: expected" in refused("evaluate", run.folder, "--rollout", 3, "--device", "cpu")
+    assert "rollout: expected an integer from 0" in refused("evaluate", run.folder, "--rollout", -1)
+
+
+def test_evaluations_with_and_without_a_rollout_are_not_confused(run_nem: Run, trained: Path) -> None:
+    result = read_usual(run_nem, trained)
+    (run,) = find_runs([str(trained / "seed-0")]).runs
+    ahead, folder = Evaluation(rollout=3), trained / "seed-0" / "evaluations"
+    assert stored(run, ahead) is None
+    (folder / "test-rollout3.json").write_text(json.dumps(result))
+    assert stored(run, ahead) is None
+    del result["rollout"], result["settings"]["rollout"]  # as it was written before there were rollouts
+    (folder / "test.json").write_text(json.dumps(result))
+    assert stored(run, Evaluation()) is not None
+    assert ahead.options() == "--rollout 3"
 
 
 def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:

@@ -195,6 +195,22 @@ def test_the_player_steps_by_key_and_shows_the_right_pixels(browser, page, squar
     assert browser.complaints() == []
 
 
+def test_steps_without_input_are_marked(browser, squares, rolled_out, tmp_path):
+    browser.open(write_page(tmp_path / "rollout.html", [RunReport("one", sequences=[rolled_out, squares(steps=5)])]))
+    browser.value("document.querySelector('.player').focus()")
+    seen = []
+    for _ in range(5):
+        marked = browser.value("Array.from(document.querySelectorAll('.player'), (p) => p.matches('.rollout'))")
+        seen.append((browser.value("document.querySelector('output').textContent"), *marked))
+        browser.key("ArrowLeft")
+    assert seen == [
+        ("3 + 2 / 5", True, False), ("3 + 1 / 5", True, False), ("3 / 5", False, False), ("2 / 5", False, False),
+        ("1 / 5", False, False),
+    ]  # fmt: skip
+    assert np.array_equal(shown(browser, "what happened"), rolled_out.frames_rgb()["what happened"][0])
+    assert browser.complaints() == []
+
+
 # in the place of the browser's clock: what is to be done again and again is done when the test says so
 CLOCK = """
 window.ticking = new Map();

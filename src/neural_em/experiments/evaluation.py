@@ -29,7 +29,7 @@ from neural_em.training.run_folder import changeable, flat
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
-_NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
+_NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size", "seed")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Evaluation:
         seed: of the starts and of the noise.
         batch_size: sequences at a time; changes no result.
         changes: other fields of generated data, such as ``data.threshold=0.25``.
+        rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
+            many are held back, unless ``steps`` says how many to read.
     """
 
     objects: int | None = None
@@ -64,6 +66,7 @@ class Evaluation:
     seed: int = 0
     batch_size: int = 500
     changes: tuple[str, ...] = ()
+    rollout: int = 0
 
     def __post_init__(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
@@ -75,6 +78,7 @@ class Evaluation:
         for name, most in {**LIMITS, "objects": MAX_OBJECTS, "size": LIMITS["limit"]}.items():
             if getattr(self, name, None) is not None:
                 object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
+        object.__setattr__(self, "rollout", check_integer("rollout", self.rollout, 0, LIMITS["steps"]))
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
         for change in self.changes:
@@ -102,8 +106,8 @@ class Evaluation:
         changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}
         if self.static:
             changes["frames"] = 1
-        elif self.steps is not None and data.frames != 1:
-            changes["frames"] = self.steps + 1
+        elif data.frames is not None and data.frames != 1:
+            changes["frames"] = (data.frames if self.steps is None else self.steps + 1) + self.rollout
         return replace(data, **changes)
 
     def config(self, run: TrainedRun) -> EvaluationConfig:
@@ -111,7 +115,7 @@ class Evaluation:
         training = run.experiment.training
         return EvaluationConfig(
             self.components or training.components, self.steps or training.steps, self.static, self.starts, self.seed,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size, rollout=self.rollout,
         )  # fmt: skip
 
     def name(self, run: TrainedRun) -> str:
@@ -167,8 +171,9 @@ class Evaluator:
         data = self._load(config, run.experiment.data_seed, evaluation)
         frames = data.shape[0]
         steps = evaluation.config(run).steps
-        if config.kind == "file" and not evaluation.static and steps is not None and 1 < frames <= steps:
-            data = self._load(replace(config, frames=steps + 1), run.experiment.data_seed, evaluation)
+        needed = 0 if steps is None or evaluation.static else steps + 1 + evaluation.rollout
+        if config.kind == "file" and 1 < frames < needed:
+            data = self._load(replace(config, frames=needed), run.experiment.data_seed, evaluation)
         model = run.experiment.model
         size = (model.channels, model.height, model.width)
         if tuple(data.shape[1:]) != size:

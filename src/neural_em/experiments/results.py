@@ -37,7 +37,7 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
         return None
     wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
     del wanted["batch_size"]
-    found = {**result.settings, "data": _filled(result.settings.get("data"))}
+    found = {"rollout": 0, **result.settings, "data": _filled(result.settings.get("data"))}
     same = all(found.get(name) == value for name, value in wanted.items())
     return noted(run, result) if same else None
 
@@ -67,8 +67,9 @@ def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, nam
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("section", "score", "step", "mean", "deviation", "runs"))
-    for score, curve in aggregate.curves.items():
-        writer.writerows(("step", score, step, *astuple(value)) for step, value in enumerate(curve, start=1))
+    for section, curves in (("step", aggregate.curves), ("rollout", aggregate.rollout)):
+        for score, curve in curves.items():
+            writer.writerows((section, score, step, *astuple(value)) for step, value in enumerate(curve, start=1))
     for section, scores in aggregate.sections.items():
         writer.writerows((section, score, None, *astuple(value)) for score, value in scores.items())
     write_whole(folder / f"{name}.csv", text.getvalue().encode())

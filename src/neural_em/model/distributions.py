@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 CLIP = 1e-6  # probabilities are kept this far from 0 inside logarithms
+ON = 0.1  # in a rollout a binary pixel is 1 where some component gives it more than this, as in the authors' code
 
 
 class PixelDistribution(Protocol):
-    """What the mixture needs to know about its pixels; all functions are elementwise."""
+    """What the mixture needs to know about its pixels; all functions but `together` are elementwise."""
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi, from what the network puts out."""
@@ -30,6 +31,12 @@ class PixelDistribution(Protocol):
 
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL divergence from the pixel prior P(x) to P(x | psi)."""
+
+    def rounded(self, psi: Tensor) -> Tensor:
+        """Psi as pixels that a frame can have."""
+
+    def together(self, psi: Tensor) -> Tensor:
+        """The frame (B,C,H,W) that all components' predictions psi (B,K,C,H,W) make together."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,14 @@ class Bernoulli:
             kl = kl + p * (math.log(p) - torch.log(psi.clamp(min=CLIP)))
         return kl
 
+    def rounded(self, psi: Tensor) -> Tensor:
+        """0 or 1."""
+        return psi.round()
+
+    def together(self, psi: Tensor) -> Tensor:
+        """1 where some component predicts something."""
+        return (psi.amax(dim=1) > ON).to(psi.dtype)
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -84,3 +99,11 @@ class Gaussian:
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL(N(prior, 1) || N(psi, 1))."""
         return 0.5 * (psi - self.prior).square()
+
+    def rounded(self, psi: Tensor) -> Tensor:
+        """Cut to [0, 1]."""
+        return psi.clamp(0, 1)
+
+    def together(self, psi: Tensor) -> Tensor:
+        """The prior and what all components add to it."""
+        return self.prior + (psi - self.prior).sum(dim=1)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, check_integer, unknown
 from neural_em.model import Info, ModelConfig, NeuralEM, State
+from neural_em.model.inference import stacked, unrolled
 from neural_em.storage.folders import new_folder
 
 ABOUT, PARTS = "export.json", ("step", "unroll")
@@ -48,17 +49,14 @@ class Unroll(nn.Module):
 
     def __init__(self, model: NeuralEM) -> None:
         super().__init__()
-        self.step, self.theta_size = Step(model), model.config.theta_size
+        self.model = model
 
     def forward(self, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
         """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
-        theta = x.new_zeros(*gamma.shape[:2], self.theta_size)
+        theta = x.new_zeros(*gamma.shape[:2], self.model.config.theta_size)
         psi = torch.zeros_like(gamma).expand(-1, -1, x.shape[2], -1, -1)
-        steps = []
-        for t in range(x_noisy.shape[0]):
-            steps.append(self.step(theta, psi, gamma, x_noisy[t], x[t + 1]))
-            theta, psi, gamma = steps[-1][:3]
-        return tuple(torch.stack(parts) for parts in zip(*steps, strict=True))
+        steps = unrolled(self.model, State(theta, psi, gamma), x, x_noisy)
+        return tuple(stacked((*state, *info) for state, info in steps))
 
 
 def export(
