@@ -16,8 +16,12 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import PRESETS, Experiment, build, override, preset, reopen, run_path, train
 from neural_em.experiments.presets import ABOUT
+from neural_em.experiments.runs import find_runs
 from neural_em.training import TrainingConfig, fit
+from tests.run_files import edit
 from tests.tiny import TINY, best_weights, same
+
+MNIST = Path(__file__).parent / "data" / "mnist"
 
 
 @pytest.fixture(autouse=True)
@@ -232,6 +236,29 @@ def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:
     assert notes == ["this run is finished; a larger number of epochs goes on"]
     assert again.progress == first.progress
     assert same(again.model.state_dict(), first.model.state_dict())
+
+
+def test_a_run_from_before_digits_were_cropped_goes_on_with_boxes(tmp_path: Path) -> None:
+    """Its files have no field for it; a new run's weights would be others."""
+    digits = [*TINY, "data.height=16", "data.width=16", f"data.mnist={MNIST}"]
+    boxes, cropped = build("flying-mnist", [*digits, "data.crop=none"]), build("flying-mnist", digits)
+    train(boxes, tmp_path / "whole", device="cpu", quiet=True)
+    train(override(boxes, ["training.epochs=1"]), tmp_path / "older", device="cpu", quiet=True)
+    edit(tmp_path / "older" / "config.yaml", lambda values: values["data"].pop("crop"))
+    with pytest.raises(
+        NeuralEMError, match=r"expected the config of this run \(data.crop=none\), got data.crop=before"
+    ):
+        train(cropped, tmp_path / "older", device="cpu", quiet=True)
+    train(override(reopen(tmp_path / "older")[0], ["training.epochs=2"]), tmp_path / "older", device="cpu", quiet=True)
+    assert same(best_weights(tmp_path / "older"), best_weights(tmp_path / "whole"))
+    train(cropped, tmp_path / "cropped", device="cpu", quiet=True)
+    assert not same(best_weights(tmp_path / "cropped"), best_weights(tmp_path / "whole"))
+
+
+def test_shipped_models_of_digits_are_of_boxes() -> None:
+    """They were trained and scored on these."""
+    for name in ("flying-mnist", "flying-mnist-plus"):
+        assert [run.experiment.data.crop for run in find_runs([name]).runs] == ["none"]
 
 
 def test_resume_never_begins(tmp_path: Path) -> None:

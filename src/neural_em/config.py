@@ -31,13 +31,16 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "") -> C:
-    """Builds a config of class ``cls``; fields that are not given keep their defaults."""
+    """Builds a config of class ``cls``; fields that are not given keep their defaults.
+
+    A class whose fields' defaults have changed says in ``from_older`` what a file means that does not name them.
+    """
     if not isinstance(values, Mapping):
         refuse(where or cls.__name__, "a mapping of fields", show(values))
     hints = typing.get_type_hints(cls)
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     given = {}
-    for name, value in values.items():
+    for name, value in getattr(cls, "from_older", dict)(values).items():
         if name not in known:
             unknown(f"{where or cls.__name__}: unknown field", name, known)
         given[name] = _convert(hints[name], value, f"{where}.{name}" if where else str(name))

@@ -86,6 +86,19 @@ def test_digits_that_only_touch_can_count_as_overlap(nem, tmp_path: Path) -> Non
     assert touching["overlaps"].sum() > usual["overlaps"].sum()
 
 
+def test_digits_keep_to_their_boxes_where_asked(nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Cropped ones come to the edge of the frame; the ink of one in a box of 14 x 14 pixels hardly ever does."""
+    options = ["--mnist", SAMPLE, "--objects", "1", "--train-size", "60", "--validation-size", "1", "--test-size", "1"]
+    reached = []
+    for name, crop in (("usual.h5", []), ("boxes.h5", ["--crop", "none"])):
+        assert nem("data", "flying-mnist", *options, *crop, "--out", name)[0] == 0
+        with h5py.File(tmp_path / name) as file:
+            features = file["training/features"][:]
+        edges = (features[:, :, 0], features[:, :, -1], features[:, :, :, 0], features[:, :, :, -1])
+        reached.append(sum(int((edge > 0).any(axis=(2, 3)).sum()) for edge in edges))
+    assert reached[0] > 10 * reached[1]
+
+
 WRONG: dict[str, tuple[list[str], list[str]]] = {
     "kind": (["data", "flying-shape", "--out", "a.h5"], ["did you mean 'flying-shapes'"]),
     "nothing to write": (["data", "flying-shapes"], ["--out"]),
@@ -105,6 +118,8 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
         ["data", "flying-shapes", "--overlap", "sum", "--out", "a.h5"],
         ["overlap", "flying-mnist"],
     ),
+    "crop": (["data", "flying-mnist", "--crop", "yes", "--out", "a.h5"], ["crop", "before, after, none"]),
+    "crop of shapes": (["data", "flying-shapes", "--crop", "none", "--out", "a.h5"], ["crop", "flying-mnist"]),
     "digits of shapes": (["data", "static-shapes", "--digits", "20", "--out", "a.h5"], ["digits", "flying-mnist"]),
     "velocity of what stands": (["data", "static-shapes", "--velocity", "1", "--out", "a.h5"], ["velocities", "moves"]),
     "threshold of shapes": (["data", "flying-shapes", "--threshold", "0.3", "--out", "a.h5"], ["threshold", "digits"]),

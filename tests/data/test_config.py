@@ -41,6 +41,17 @@ def test_a_config_survives_yaml() -> None:
     assert config.from_dict(DataConfig, config.to_dict(made)) == made
 
 
+def test_digits_are_cropped_but_in_files_from_before_they_were() -> None:
+    """Such a file has no field for it; shapes have nothing to crop."""
+    made = DataConfig("flying-mnist", digits=20)
+    older = {name: value for name, value in config.to_dict(made).items() if name != "crop"}
+    assert made.crop == "before"
+    assert config.from_dict(DataConfig, older) == DataConfig("flying-mnist", digits=20, crop="none")
+    assert config.from_dict(DataConfig, config.to_dict(made)) == made
+    assert config.from_dict(DataConfig, {"kind": "static-shapes"}).crop is None
+    assert config.override(DataConfig("flying-shapes"), ["kind=flying-mnist"]).crop == "before"
+
+
 def test_numpy_numbers_will_do_and_can_be_written() -> None:
     given: Any = {"objects": np.int64(3), "velocities": np.arange(-2, 3), "train_size": np.int32(7)}
     above: Any = {"threshold": np.float32(0.5), "overlap_above": np.float64(0.25)}
@@ -78,6 +89,8 @@ def test_numpy_numbers_will_do_and_can_be_written() -> None:
         ({"overlap": "add"}, ["overlap", "maximum, sum"]),
         ({"overlap": "sum"}, ["overlap", "'flying-mnist'", "'flying-shapes'"]),
         ({"kind": "static-shapes", "digits": 20}, ["digits", "'flying-mnist'"]),
+        ({"kind": "flying-mnist", "crop": "yes"}, ["crop", "before, after, none", "'yes'"]),
+        ({"crop": "none"}, ["crop", "'flying-mnist'", "'flying-shapes'"]),
         ({"path": "x.h5"}, ["path", "'file'"]),
         ({"channels": "grey"}, ["channels", "kind 'file'", "'flying-shapes'"]),
         ({"kind": "flying-mnist", "fit": "crop"}, ["fit", "kind 'file'", "'flying-mnist'"]),

@@ -50,6 +50,10 @@ def data(
     overlap_above: Annotated[
         float | None, typer.Option(help="Digits overlap where two are above this.", show_default="the threshold")
     ] = None,
+    crop: Annotated[
+        str | None,
+        typer.Option(help="Crop digits to their ink: before they are halved, after, or none.", show_default="before"),
+    ] = None,
     digits: Annotated[
         int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")
     ] = None,
@@ -59,8 +63,8 @@ def data(
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
-    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --overlap-above, --digits and --mnist
-    are about digits.
+    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --overlap-above, --crop, --digits and
+    --mnist are about digits.
     """
     from neural_em.data.config import DataConfig
     from neural_em.data.load import GENERATORS
@@ -73,7 +77,7 @@ def data(
     given: dict[str, Any] = {
         "objects": objects, "frames": frames, "height": height, "width": width,
         "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
-        "overlap_above": overlap_above, "digits": digits, "mnist": None if mnist is None else str(mnist),
+        "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": None if mnist is None else str(mnist),
     }  # fmt: skip
     config = DataConfig(
         cast(Any, kind), **{name: value for name, value in given.items() if value is not None},

@@ -13,6 +13,7 @@ Kind = Literal["static-shapes", "flying-shapes", "flying-mnist", "file"]
 Split = Literal["training", "validation", "test"]
 Part = Literal["training", "validation", "test", "all"]  # "all": the user's own data, undivided
 Overlap = Literal["maximum", "sum"]
+Crop = Literal["before", "after", "none"]
 Channels = Literal["auto", "grey", "colour", "binary"]
 Fit = Literal["none", "resize", "crop", "crop-resize"]
 
@@ -29,7 +30,7 @@ DIGIT_BOX, DIGIT_PIXELS = (14, 14), 49  # a halved digit; a quarter of its box i
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "static-shapes": {"objects": 3, "frames": 1, "height": 28, "width": 28, "threshold": 0.5},
     "flying-shapes": {"objects": 3, "frames": 21, "height": 28, "width": 28, "threshold": 0.5},
-    "flying-mnist": {"objects": 2, "frames": 21, "height": 24, "width": 24, "threshold": 0.5},
+    "flying-mnist": {"objects": 2, "frames": 21, "height": 24, "width": 24, "threshold": 0.5, "crop": "before"},
     "file": {"threshold": 0.5},
 }
 
@@ -54,6 +55,8 @@ class DataConfig:
             the threshold.
         digits: draw only on the first so many training digits, in every split; ``None``: all digits.
         mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
+        crop: digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each
+            is a box of 14 x 14 pixels, empty borders included.
         path: of kind ``file``: HDF5, array, image, video, GIF, folder of images or of frame folders.
         masks: label images of the same names, or an array; turns on scoring.
         channels: of the user's own frames: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
@@ -79,6 +82,7 @@ class DataConfig:
     overlap_above: float | None = None
     digits: int | None = None
     mnist: str | None = None
+    crop: Crop | None = None
 
     path: str | None = None
     masks: str | None = None
@@ -106,6 +110,11 @@ class DataConfig:
             self._check_file()
         else:
             self._check_scene()
+
+    @staticmethod
+    def from_older(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of a file: one that does not say ``crop`` is older than it, and its digits are boxes."""
+        return {"crop": "none", **values} if values.get("kind") == "flying-mnist" else values
 
     def size(self, split: Part) -> int:
         """Sequences in the split, at most; in ``all`` of a file."""
@@ -148,9 +157,10 @@ class DataConfig:
         object.__setattr__(self, name, value)
 
     def _check_choices(self) -> None:
-        for name, choices in (("overlap", Overlap), ("channels", Channels), ("fit", Fit)):
-            if getattr(self, name) not in get_args(choices):
-                unknown(name, getattr(self, name), get_args(choices))
+        choices = {"overlap": Overlap, "channels": Channels, "fit": Fit}
+        for name, allowed in (choices | {"crop": Crop} if self.kind == "flying-mnist" else choices).items():
+            if getattr(self, name) not in get_args(allowed):
+                unknown(name, getattr(self, name), get_args(allowed))
 
     def _check_scene(self) -> None:
         objects, frames, height, width = self.scene()
@@ -173,7 +183,8 @@ class DataConfig:
             refuse("threshold", "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 
     def _check_no_digits(self) -> None:
-        for name, usual in {"overlap": "maximum", "overlap_above": None, "digits": None, "mnist": None}.items():
+        digits = {"overlap": "maximum", "overlap_above": None, "digits": None, "mnist": None, "crop": None}
+        for name, usual in digits.items():
             if getattr(self, name) != usual:
                 refuse(name, "kind 'flying-mnist', whose digits it is about", repr(self.kind))
 

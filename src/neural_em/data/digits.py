@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import DataConfig, Overlap, Split
+from neural_em.data.config import Crop, DataConfig, Overlap, Split
 from neural_em.data.mnist import load_images
 from neural_em.data.scenes import Scenes, Sprites
 from neural_em.errors import refuse
@@ -26,10 +27,18 @@ def halve(images: NDArray[np.uint8]) -> NDArray[np.int16]:
     return quads.sum(axis=(2, 4), dtype=np.int16)
 
 
+def to_corner(images: NDArray[Any]) -> NDArray[Any]:
+    """Images (N,H,W) whose ink, what is above 0, lies in the top left corner: what stays empty is below and right."""
+    _, height, width = images.shape
+    top, left = ((images > 0).any(axis=axis).argmax(axis=1)[:, None] for axis in (2, 1))
+    rows, columns = (np.arange(height) + top) % height, (np.arange(width) + left) % width
+    return images[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]]
+
+
 def digits_of(
-    split: Split, digits: int | None = None, mnist: str | os.PathLike[str] | None = None
+    split: Split, digits: int | None = None, mnist: str | os.PathLike[str] | None = None, crop: Crop = "none"
 ) -> NDArray[np.int16]:
-    """The halved digits (S, 14, 14) a split may draw on.
+    """The halved digits (S, 14, 14) a split may draw on; those that are cropped lie in the top left corner.
 
     Training has the first five sixths of MNIST's training digits (50,000), validation the rest (10,000), test the test
     digits. With ``digits``, every split has the same first so many training digits.
@@ -39,30 +48,45 @@ def digits_of(
     if digits is not None:
         if digits > training:
             refuse("digits", f"at most the {training} training digits", digits)
-        return halve(images[:digits])
-    if split == "training":
+        images = images[:digits]
+    elif split == "training":
         images = images[:training]
     elif split == "validation":
         images = images[training:]
-    return halve(images)
+    halved = halve(to_corner(images) if crop == "before" else images)
+    return to_corner(halved) if crop == "after" else halved
+
+
+def digit_sprites(digits: NDArray[np.int16], cropped: bool, threshold: float, overlap_above: float) -> Sprites:
+    """Digits (S,H,W) as lists of their ink; cropped ones are no larger than it."""
+    S, height, width = digits.shape
+    flat = digits.reshape(S, -1)
+    most = max(1, np.count_nonzero(flat, axis=1).max())
+    pixel = np.argsort(flat == 0, axis=1, kind="stable")[:, :most].astype(np.int32)  # the ink first
+    pixel = np.where(np.take_along_axis(flat, pixel, axis=1) > 0, pixel, pixel[:, :1])
+    sizes = [np.full(S, height), np.full(S, width)]
+    if cropped:
+        empty = (np.flip(digits.any(axis=axis), axis=1).argmax(axis=1) for axis in (2, 1))  # below and right of the ink
+        sizes = [size - rest for size, rest in zip(sizes, empty, strict=True)]
+    return Sprites(
+        rows=torch.from_numpy(pixel // width),
+        columns=torch.from_numpy(pixel % width),
+        values=torch.from_numpy(np.take_along_axis(flat, pixel, axis=1)),
+        height=torch.from_numpy(sizes[0]),
+        width=torch.from_numpy(sizes[1]),
+        levels=LEVELS,
+        threshold=_level(threshold),
+        overlap_above=_level(overlap_above),
+    )
 
 
 def digit_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:
     """The sequences of one split; the three splits never share one, nor a digit unless ``config.digits`` is set."""
-    assert config.threshold is not None  # the config fills it in
-    halved = torch.from_numpy(digits_of(split, config.digits, config.mnist))
-    side = halved.shape[-1]
-    box = torch.arange(side)
-    sprites = Sprites(
-        rows=box.repeat_interleave(side)[None],
-        columns=box.repeat(side)[None],
-        values=halved.flatten(1),
-        height=torch.tensor([side]),
-        width=torch.tensor([side]),
-        levels=LEVELS,
-        threshold=_level(config.threshold),
-        overlap_above=_level(config.threshold if config.overlap_above is None else config.overlap_above),
-    )
+    assert config.threshold is not None  # the config fills them in
+    assert config.crop is not None
+    digits = digits_of(split, config.digits, config.mnist, config.crop)
+    above = config.threshold if config.overlap_above is None else config.overlap_above
+    sprites = digit_sprites(digits, config.crop != "none", config.threshold, above)
     return Scenes(config, sprites, split, seed, device)
 
 
@@ -86,6 +110,7 @@ def flying_mnist(
     width: int = 24,
     velocities: Sequence[int] = (-1, 0, 1),
     overlap_above: float | None = None,
+    crop: Crop = "before",
 ) -> tuple[Tensor, Tensor]:
     """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do.
 
@@ -108,6 +133,9 @@ def flying_mnist(
         velocities: What each axis's velocity is drawn from, in pixels per frame.
         overlap_above: Digits overlap in a pixel where two are above this; ``None``: above the threshold. The paper does
             not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to assign.
+        crop: Digits are cropped to their ink (what is above 0), so that each has its own size and its own room to move:
+            "before" they are halved, or "after" it; "none" leaves them in boxes of 14 x 14 pixels. The paper does not
+            say; the first author's earlier data set of several digits crops them before anything else.
 
     Returns:
         Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
@@ -115,6 +143,6 @@ def flying_mnist(
     """
     config = DataConfig(
         "flying-mnist", objects, frames, height, width, tuple(velocities), overlap, threshold, overlap_above, digits,
-        None if mnist is None else os.fspath(mnist),
+        None if mnist is None else os.fspath(mnist), crop,
     )  # fmt: skip
     return digit_scenes(config, split, seed, device).make(num, start, torch.float32)

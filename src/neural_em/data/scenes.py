@@ -34,9 +34,9 @@ class Sprites:
     """S pictures that can be painted, each a list of P pixels; the lists are padded by repeating a pixel.
 
     Attributes:
-        rows, columns: (S or 1, P) int64, counted from the picture's top left corner.
+        rows, columns: (S,P) int32 or int64, counted from the picture's top left corner.
         values: (S, P) int16 in [0, levels].
-        height, width: (S or 1,) int64.
+        height, width: (S,) int64.
         levels: The value that stands for 1.0.
         threshold: A pixel belongs to the object where its value is above this,
         overlap_above: and no other object's is above this, which is at most the threshold.
@@ -94,6 +94,7 @@ class Scenes:
         self.split, self.seed, self.device = split, seed, torch.device(device)
         self._kind = "cuda" if self.device.type == "cuda" else "cpu"
         self.sprites = sprites.to(self.device)
+        self._offsets = self.sprites.rows * self.width + self.sprites.columns  # (S,P)
         self.levels = sprites.levels
         self.dtype = torch.uint8 if self.levels < 256 else torch.int16
         self.velocities = torch.tensor(config.velocities, device=self.device)
@@ -162,7 +163,7 @@ class Scenes:
         count, sprites = self.objects, self.sprites
         sprite = randomness.integers(key, count, len(sprites.values), stream=0)  # (N,K)
         frame = torch.tensor([self.height, self.width], device=self.device)
-        box = torch.stack([_per_sprite(sprites.height, sprite), _per_sprite(sprites.width, sprite)], dim=-1)
+        box = torch.stack([sprites.height[sprite], sprites.width[sprite]], dim=-1)
         room = frame - box  # (N,K,2)
         corner = [randomness.integers(key, count, room[..., axis] + 1, stream=1 + axis) for axis in (0, 1)]
         choice = [randomness.integers(key, count, len(self.velocities), stream=3 + axis) for axis in (0, 1)]
@@ -188,7 +189,7 @@ class Scenes:
         # what is above overlap_above is painted; of that only what is above the threshold too belongs to an object
         inside = torch.zeros_like(label) if self.sprites.overlap_above < self.sprites.threshold else None
         for k in range(K):
-            offset, value = self._pixels(sprite[:, k])  # (N,P)
+            offset, value = self._offsets[sprite[:, k]], self.sprites.values[sprite[:, k]]  # (N,P)
             where = (origin[:, k, :, None] + offset[:, None]).flatten(1)  # (N, T*P)
             # a list's repeated pixels read and write the same, so their order does not matter
             below = label.gather(1, where)
@@ -213,12 +214,3 @@ class Scenes:
         below = image.gather(1, where)
         blended = (below + value).clamp_(max=self.levels) if self.adds else torch.maximum(below, value)
         image.scatter_(1, where, blended)
-
-    def _pixels(self, sprite: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets and values (N,P) of the pixels of the given sprites (N,)."""
-        offset = self.sprites.rows * self.width + self.sprites.columns
-        return (offset[sprite] if len(offset) > 1 else offset.expand(len(sprite), -1)), self.sprites.values[sprite]
-
-
-def _per_sprite(table: Tensor, sprite: Tensor) -> Tensor:
-    return table[sprite] if len(table) > 1 else table.expand(sprite.shape)
