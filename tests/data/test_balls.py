@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from neural_em import randomness
+from neural_em import NeuralEMError, randomness
+from neural_em.data import DataConfig, bouncing_balls, load_split
 from neural_em.data.balls import Balls, Tracks, collide, collisions, paint, simulate, throw
 
 SIZE = 64
@@ -109,20 +111,22 @@ def test_a_sequence_does_not_depend_on_its_batch() -> None:
     whole, scene = simulate(thrown(), 20, SIZE, SIZE), thrown()
     for rows in (slice(0, 7), slice(33, 34)):
         part = simulate(Balls(*(each[rows] for each in scene)), 20, SIZE, SIZE)
-        assert all(torch.equal(ours, theirs[rows]) for ours, theirs in zip(part, whole, strict=True))
+        assert all(torch.equal(ours, theirs[rows]) for ours, theirs in zip(part[:3], whole[:3], strict=True))
 
 
 def test_discs_are_painted_by_the_centres_of_pixels() -> None:
     position = torch.tensor([[[[2.0, 2.0], [2.0, 4.0]]]])
-    frames, groups = paint(Tracks(torch.tensor([[1.0, 1.6]]), position, torch.zeros(1, 1, 2, dtype=torch.bool)), 4, 6)
-    assert frames[0, 0].tolist() == [[0, 0, 0, 1, 1, 0], [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0]]
+    met = torch.zeros(1, 1, 2, dtype=torch.bool)
+    frames, groups, overlaps = paint(Tracks(torch.tensor([[1.0, 1.6]]), position, met), 4, 6)
+    assert overlaps[0, 0].tolist() == [[0] * 6, [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0] * 6]
+    assert frames[0, 0, 0].tolist() == [[0, 0, 0, 1, 1, 0], [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0]]
     assert groups[0, 0].tolist() == [[0, 0, 0, 2, 2, 0], [0, 1, 0, 2, 2, 2], [0, 1, 0, 2, 2, 2], [0, 0, 0, 2, 2, 0]]
 
 
 def test_only_balls_that_met_are_in_the_mask_of_collisions() -> None:
     position = torch.tensor([[[[2.0, 2.0], [2.0, 6.0], [6.0, 4.0]]]])
     tracks = Tracks(torch.full((1, 3), 1.5), position, torch.tensor([[[True, False, True]]]))
-    groups = paint(tracks, 8, 8)[1]
+    groups = paint(tracks, 8, 8).groups
     assert torch.equal(collisions(tracks, 8, 8), (groups == 1) | (groups == 3))
 
 
@@ -130,3 +134,58 @@ def test_a_frame_without_room_says_so() -> None:
     key = randomness.keys(0, torch.arange(3))
     radius = torch.full((3, 4), 3.0, dtype=torch.float64)
     assert not throw(key, radius, torch.ones_like(radius), 8, 8, 1.0)[1].any()
+
+
+def test_a_curtain_hides_what_is_behind_it() -> None:
+    fields = {"objects": 3, "radii": (7.68,), "masses": (1.0,), "speed": 3.2, "frames": 6}
+    open_, groups = bouncing_balls(4, **fields)
+    hidden, hidden_groups = bouncing_balls(4, curtain=28, **fields)
+    assert bool((hidden <= open_).all() & (hidden_groups <= groups).all())  # the same balls
+    for n in range(4):
+        gone = (open_ - hidden)[:, n, 0].amax(dim=0).nonzero()  # of all frames: one place, at most 28 x 28
+        assert len(gone) > 0
+        assert int((gone.amax(dim=0) - gone.amin(dim=0)).max()) < 28
+
+
+def test_the_number_of_balls_varies_where_it_may() -> None:
+    _, groups = bouncing_balls(300, objects=6, most_objects=8, frames=1)
+    counts = torch.bincount(groups.flatten(1).reshape(1, 300, -1)[0].amax(dim=1).long(), minlength=9)
+    assert counts[6:].sum() == 300
+    assert int(counts[6:].min()) > 60
+
+
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_a_data_set_paints_what_the_generator_paints(split: str) -> None:
+    config = DataConfig("bouncing-balls", frames=4, train_size=9, validation_size=9)
+    data = load_split(config, split, seed=5)
+    frames, groups = bouncing_balls(9, 5, split, frames=4)
+    rows = torch.tensor([3, 0, 8])
+    batch = data.batch(rows)
+    assert torch.equal(batch.frames, frames[:, rows])
+    assert torch.equal(batch.groups, groups[:, rows])
+    mask = data.collisions(rows)
+    assert mask.shape == batch.groups.shape
+    assert not mask[0].any()
+    with pytest.raises(NeuralEMError, match="indices: expected numbers from 0 to 8"):
+        data.batch(torch.tensor([9]))
+
+
+def test_splits_and_seeds_differ() -> None:
+    made = [bouncing_balls(3, seed, split, frames=1)[0] for seed, split in ((0, "training"), (0, "test"), (1, "test"))]
+    assert not any(torch.equal(made[i], made[j]) for i in range(3) for j in range(i))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"radii": (3, 4), "masses": (1,)}, "masses: expected one for each of 2 radii, got 1"),
+        ({"objects": 5, "most_objects": 4}, "most_objects: expected at least 5"),
+        ({"radii": (40,), "masses": (1,)}, "height and width: expected room for balls of radius 40"),
+        ({"objects": 60}, "objects: expected at most 15"),
+        ({"speed": -1}, "speed: expected a number from 0 to 100, got -1"),
+        ({"curtain": 65}, "height and width: expected room"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(NeuralEMError, match=message):
+        DataConfig("bouncing-balls", **fields)

@@ -8,16 +8,84 @@ Positions are (N,K,2), row before column, in pixels from the upper left corner o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from neural_em import randomness
+from neural_em.data.config import MAX_OBJECTS, MAX_SIDE, SPLITS, Part, Split, kind
+from neural_em.data.dataset import Batch, Dataset, StreamingDataset
+from neural_em.data.generated import Painted, SceneConfig, SceneReader, make
+from neural_em.errors import refuse, unknown
+from neural_em.fields import TINY, Check, integer, number, optional, several
 
 SUBSTEPS = 16  # of a frame: balls sink into each other by less than a fifth of a pixel before they turn round
 _CANDIDATES = 64  # places tried for a ball at a time
-_ATTEMPTS = 64  # times that, before the frame is called too small
+_ATTEMPTS = 100  # at whole scenes, before the frame is called too small
+_SCENE = 0xBA115  # keeps these numbers apart from every other use of a seed
+_TRACKED, _PAINTED = 16_384, 1 << 25  # sequences moved at a time; pixels painted at a time
+
+
+@kind("bouncing-balls")
+@dataclass(frozen=True, kw_only=True)
+class BouncingBallsConfig(SceneConfig):
+    """White balls on black that bounce off each other and off the walls, without friction.
+
+    Attributes:
+        most_objects: sequences have from ``objects`` to this many balls, all equally likely; ``None``: ``objects``.
+        radii: in pixels, of the kinds of balls; each ball is of one of them, all equally likely.
+        masses: of the same kinds.
+        speed: root of the sum of all balls' squared velocities, in pixels a frame, whatever their number.
+        curtain: side of a black square at a random place, the same in all frames, which hides what is behind it; 0 for
+            none.
+    """
+
+    objects: int = 4
+    frames: int = 51
+    height: int = 64
+    width: int = 64
+    most_objects: int | None = None
+    radii: tuple[float, ...] = (5.12, 6.4)
+    masses: tuple[float, ...] = (1.0, 6.0)
+    speed: float = 2.1
+    curtain: int = 0
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "most_objects": optional(integer(1, MAX_OBJECTS)),
+        "radii": several(number("a number from 0.5 to 1000", 0.5, 1000), "a list of radii"),
+        "masses": several(number("a number above 0", TINY, 1e6), "a list of masses"),
+        "speed": number("a number from 0 to 100", 0, 100),
+        "curtain": integer(0, MAX_SIDE),
+    }
+
+    def check_together(self) -> None:
+        """Refuses balls without room, and kinds that are only half described."""
+        if len(self.radii) != len(self.masses):
+            refuse("masses", f"one for each of {len(self.radii)} radii", len(self.masses))
+        if self.most_objects is not None and self.most_objects < self.objects:
+            refuse("most_objects", f"at least {self.objects}, the number of objects", self.most_objects)
+        side, largest = min(self.height, self.width), max(self.radii)
+        if 2 * largest > side or self.curtain > side:
+            refuse("height and width", f"room for balls of radius {largest:g} and the curtain", f"{side} pixels")
+        room = int(self.height * self.width / (math.pi * largest**2) / 2)  # denser than a half, they hardly find places
+        if (self.most_objects or self.objects) > max(1, room):
+            refuse("objects", f"at most {max(1, room)} in {self.height} x {self.width} pixels", self.objects)
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> BallScenes:
+        """All sequences of a split."""
+        return BallScenes(self, split, seed, device)
+
+    def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        """Where the balls are is held in memory; the frames, a hundred times as large, are painted batch by batch."""
+        split_of: dict[str, Split] = {"training": "training", "validation": "validation", "test": "test"}
+        scenes = self.scenes(split_of[split], seed, device)
+        if self.fresh and split == "training":
+            return StreamingDataset(SceneReader(scenes), count, self.shape, True, device, True, self.note())
+        return BallDataset(scenes, count)
 
 
 class Balls(NamedTuple):
@@ -35,6 +103,11 @@ class Tracks(NamedTuple):
     radius: Tensor  # (N,K) float32
     position: Tensor  # (N,T,K,2) float32
     met: Tensor  # (N,T,K) bool; nothing before the first frame
+    curtain: Tensor | None = None  # (N,2) float32: upper left corner
+
+    def select(self, rows: Tensor | slice) -> Tracks:
+        """Some of the scenes."""
+        return Tracks(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
 
 def simulate(balls: Balls, frames: int, height: int, width: int) -> Tracks:
@@ -142,14 +215,17 @@ def _near_normal(key: Tensor, count: int) -> Tensor:
     return parts.sum(dim=-1) - 6  # multiples of 2^-24: exact in any order
 
 
-def paint(tracks: Tracks, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Frames and groups (N,T,H,W) uint8: hard discs; 1 .. K where exactly one ball is, else 0."""
-    covered, group = _covered(tracks, height, width)
-    return covered.clamp(max=1), group.mul_(covered == 1)
+def paint(tracks: Tracks, height: int, width: int, curtain: int = 0) -> Painted:
+    """Hard discs; groups are 1 .. K where exactly one ball is seen; nothing is seen behind a curtain of that side."""
+    count, number = _covered(tracks, height, width)
+    if tracks.curtain is not None:
+        count = count * ~_square(tracks.curtain, curtain, height, width)[:, None]
+    alone = count == 1
+    return Painted(count.clamp(max=1).unsqueeze(2), number * alone, (count > 1).to(torch.uint8))
 
 
 def collisions(tracks: Tracks, height: int, width: int) -> Tensor:
-    """Where (N,T,H,W) the frame shows a ball that has just met another one."""
+    """Where (N,T,H,W) the frame has a ball that has just met another one, seen or hidden."""
     radius = tracks.radius[:, None].expand(-1, tracks.position.shape[1], -1)
     return _covered(tracks._replace(radius=radius * tracks.met), height, width)[0] > 0
 
@@ -166,5 +242,126 @@ def _covered(tracks: Tracks, height: int, width: int) -> tuple[Tensor, Tensor]:
         across = (columns - tracks.position[:, :, k, 1:]).square()
         inside = down.unsqueeze(-1) + across.unsqueeze(-2) < radius[:, :, k].square()[..., None, None]
         count += inside
-        number += inside * torch.tensor(k + 1, dtype=torch.uint8, device=radius.device)
+        number += inside.to(torch.uint8) * (k + 1)
     return count, number
+
+
+def _square(corner: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Where (N,H,W) squares of that side are whose corners are at (N,2)."""
+    down, across = (
+        (torch.arange(n, device=corner.device) - corner[:, axis : axis + 1] + 0.5 - side / 2).abs() < side / 2
+        for axis, n in enumerate((height, width))
+    )
+    return down.unsqueeze(-1) & across.unsqueeze(-2)
+
+
+class BallScenes:
+    """All sequences of one split under one seed."""
+
+    levels = 1
+    dtype = torch.uint8
+
+    def __init__(self, config: BouncingBallsConfig, split: Split, seed: int, device: torch.device | str) -> None:
+        """The config's numbers have been checked by itself."""
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.config, self.shape, self.device = config, config.shape, torch.device(device)
+        self._seed, self._split = seed, SPLITS.index(split)
+
+    def tracks(self, indices: Tensor) -> Tracks:
+        """Where the balls of the scenes at the given indices (N,) are in every frame."""
+        parts = [self._tracks(some.to(self.device)) for some in indices.split(_TRACKED)]
+        joined = (None if pieces[0] is None else torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        return Tracks(*joined)  # type: ignore[arg-type]
+
+    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
+        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
+        T, _, H, W = self.shape
+        lot = max(1, _PAINTED // (T * H * W))
+        tracks = self.tracks(indices)
+        for first in range(0, len(indices), lot):
+            rows = slice(first, min(first + lot, len(indices)))
+            yield rows, paint(tracks.select(rows), H, W, self.config.curtain)
+
+    def _tracks(self, indices: Tensor) -> Tracks:
+        config, (T, _, H, W) = self.config, self.shape
+        key = randomness.keys(self._seed, _SCENE, self._split, indices, device=self.device)
+        balls, placed = self._throw(key)
+        for attempt in range(1, _ATTEMPTS):
+            rows = (~placed).nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            again, done = self._throw(randomness.fold(key[rows], attempt))
+            balls = Balls(*(part.index_copy(0, rows, new) for part, new in zip(balls, again, strict=True)))
+            placed = placed.index_copy(0, rows, done)
+        if not placed.all():
+            refuse("height x width", "room for balls that do not touch each other at the start", f"{H} x {W}")
+        tracks = simulate(balls, T, H, W)
+        if not config.curtain:
+            return tracks
+        room = torch.tensor([H, W], device=self.device) - config.curtain + 1
+        return tracks._replace(curtain=randomness.integers(key, 2, room, stream=3).float())
+
+    def _throw(self, key: Tensor) -> tuple[Balls, Tensor]:
+        config, (_, _, H, W) = self.config, self.shape
+        most = config.most_objects or config.objects
+        sort = randomness.integers(key, most, len(config.radii), stream=0)  # (N,K)
+        radius, mass = (
+            torch.tensor(table, dtype=torch.float64, device=self.device)[sort]
+            for table in (config.radii, config.masses)
+        )
+        number = config.objects + randomness.integers(key, 1, most - config.objects + 1, stream=2)  # (N,1)
+        there = torch.arange(most, device=self.device) < number
+        return throw(key, radius * there, mass, H, W, config.speed)
+
+
+class BallDataset(Dataset):
+    """Holds where the balls are, and paints a batch when it is asked for; on a GPU without the host."""
+
+    resident = True
+    has_groups = True
+
+    def __init__(self, scenes: BallScenes, count: int) -> None:
+        """Moves the balls of the first so many scenes."""
+        self.shape, self.device, self.note = scenes.shape, scenes.device, scenes.config.note()
+        self._tracks, self._curtain = scenes.tracks(torch.arange(count)), scenes.config.curtain
+
+    def __len__(self) -> int:
+        """How many sequences there are."""
+        return len(self._tracks.radius)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """See the base."""
+        tracks = self._select(indices)
+        painted = paint(tracks, *self.shape[2:], self._curtain)
+        frames = painted.frames.transpose(0, 1).to(torch.float32).contiguous()
+        return Batch(frames, painted.groups.transpose(0, 1).contiguous())
+
+    def collisions(self, indices: Tensor) -> Tensor:
+        """Where (T,B,H,W) the frames show a ball that has just met another one."""
+        return collisions(self._select(indices), *self.shape[2:]).transpose(0, 1)
+
+    def _select(self, indices: Tensor) -> Tracks:
+        if not indices.is_cuda and len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
+            refuse("indices", f"numbers from 0 to {len(self) - 1}", f"{int(indices.min())} to {int(indices.max())}")
+        return self._tracks.select(indices.to(self.device, non_blocking=True))
+
+
+def bouncing_balls(
+    num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
+    **fields: object,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Sequences of balls that bounce off each other and off the walls.
+
+    Args:
+        num: How many sequences.
+        seed: Together with the split and its index, names a sequence, the same on every device.
+        split: "training", "validation" or "test".
+        device: Where to make them.
+        start: Index of the first sequence.
+        fields: Of `BouncingBallsConfig`: objects, frames, height, width, radii, masses, speed, curtain ...
+
+    Returns:
+        Frames (T,N,1,H,W) float32, 0 or 1, and groups (T,N,H,W) uint8: 1 .. objects, 0 where not exactly one ball is.
+    """
+    return make(BouncingBallsConfig("bouncing-balls", **fields).scenes(split, seed, device), num, start)  # type: ignore[arg-type]
