@@ -25,7 +25,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     namespace: dict[str, object] = {"__name__": "example"}
     for block in PYTHON.finditer(text):
         padding = "\n" * text.count("\n", 0, block.start(1))
-        exec(compile(padding + block[1], str(page), "exec"), namespace)
+        exec(compile(padding + block[1], str(page), "exec", dont_inherit=True), namespace)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

@@ -30,24 +30,33 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "") -> C:
+def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "", stored: bool = True) -> C:
     """Builds a config of class ``cls``; fields that are not given keep their defaults.
 
-    A class whose fields' defaults have changed says in ``from_older`` what a file means that does not name them.
+    Where several classes share a field, ``class_for`` of the one that is named chooses among them by the values. What
+    values of another class, or, if they were ``stored``, of an earlier form of the class mean, its ``from_other`` and
+    ``from_older`` say.
     """
     if not isinstance(values, Mapping):
         refuse(where or cls.__name__, "a mapping of fields", show(values))
+    cls = class_for(cls, values)
     hints = typing.get_type_hints(cls)
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     given = {}
-    for name, value in getattr(cls, "from_older", dict)(values).items():
+    for name, value in getattr(cls, "from_older" if stored else "from_other", dict)(values).items():
         if name not in known:
             unknown(f"{where or cls.__name__}: unknown field", name, known)
-        given[name] = _convert(hints[name], value, f"{where}.{name}" if where else str(name))
+        given[name] = _convert(hints[name], value, f"{where}.{name}" if where else str(name), stored)
     try:
         return cls(**given)
     except TypeError as error:  # a required field is missing
         raise NeuralEMError(f"{where or cls.__name__}: {error}") from None
+
+
+def class_for(cls: type[C], values: Mapping[str, Any]) -> type[C]:
+    """The class that the values are for, where there are several."""
+    choose: Any = getattr(cls, "class_for", None)
+    return cls if choose is None else choose(values)
 
 
 def override(config: C, assignments: Iterable[str]) -> C:
@@ -64,12 +73,13 @@ def override(config: C, assignments: Iterable[str]) -> C:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):  # an earlier assignment put a single value here
                 refuse(".".join(path[: depth + 1]), "a group of fields", show(target))
+            cls = class_for(cls, target)
         _check_name(cls, last, ".".join(path))
         try:
             target[last] = yaml.safe_load(text)
         except _YAML_ERRORS:
             refuse(key.strip(), "a value in YAML notation", show(text))
-    return from_dict(type(config), values)
+    return from_dict(type(config), values, stored=False)
 
 
 def write(config: Any, path: str | os.PathLike[str]) -> None:
@@ -122,11 +132,11 @@ def _nested(cls: type[Any], name: str, where: str) -> type[Any]:
     return typing.cast(type[Any], inner)
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
+def _convert(kind: Any, value: Any, where: str, stored: bool) -> Any:
     """The value as the field's type, or the project's error."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, where)
+        return _convert_union(arguments, value, where, stored)
     if origin is Literal:
         # `is`: True is not 1, and a choice is taken only as it is written
         if not any(value == choice and type(value) is type(choice) for choice in arguments):
@@ -135,19 +145,19 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             refuse(where, "a list", show(value))
-        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]", stored) for i, item in enumerate(value))
     if dataclasses.is_dataclass(kind):
-        return from_dict(typing.cast(type[Any], kind), value, where)
+        return from_dict(typing.cast(type[Any], kind), value, where, stored)
     return _convert_scalar(kind, value, where)
 
 
-def _convert_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+def _convert_union(kinds: tuple[Any, ...], value: Any, where: str, stored: bool) -> Any:
     if value is None and type(None) in kinds:
         return None
     problems = []
     for kind in (kind for kind in kinds if kind is not type(None)):
         try:
-            return _convert(kind, value, where)
+            return _convert(kind, value, where, stored)
         except NeuralEMError as problem:
             problems.append(str(problem))
     raise NeuralEMError(problems[0] if len(problems) == 1 else f"{where}: no form fits: {'; '.join(problems)}")

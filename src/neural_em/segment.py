@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.config import Fit
-from neural_em.data.fitting import Fitting, Frame, Labels
+from neural_em.data.fitting import Fit, Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
 from neural_em.errors import check_integer, check_number, refuse, unknown

@@ -60,7 +60,7 @@ def test_other_objects_components_and_steps_are_what_is_scored(run_nem: Run, tra
     assert ended.status == 0, ended.errors
     assert "trained with 2 components, evaluated with 4" in ended.out
     result = read(trained / "seed-0" / "evaluations" / "test-objects3-components4-steps6.json")
-    data = load_split(DataConfig("flying-shapes", 3, 7, 14, 16), "test", 0, size=12)
+    data = load_split(DataConfig("flying-shapes", objects=3, frames=7, height=14, width=16), "test", 0, size=12)
     frames, groups = data.batch(torch.arange(12))
     # the fast twin: where assignments are nearly even, the last bit decides
     model = accelerate(neural_em.load(trained / "seed-0" / "best.safetensors"))
@@ -171,7 +171,7 @@ def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
 
 def test_an_evaluation_from_before_a_field_was_added_still_counts(run_nem: Run, trained: Path) -> None:
     result = read_usual(run_nem, trained)
-    del result["settings"]["data"]["overlap_above"]
+    del result["settings"]["data"]["overlap"]
     path = trained / "seed-0" / "evaluations" / "test.json"
     path.write_text(json.dumps(result))
     (run,) = find_runs([str(trained / "seed-0")]).runs

@@ -49,7 +49,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuses parts that do not fit together, in every stage."""
-        frames, steps = self.data.frames, self.training.steps
+        frames, steps = getattr(self.data, "frames", None), self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
         self._check_weights()

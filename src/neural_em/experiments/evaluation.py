@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neural_em import config as configs
-from neural_em.data import DataConfig, Dataset, load_split
+from neural_em.data import DataConfig, Dataset, FileConfig, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
 from neural_em.errors import check_integer, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
@@ -97,7 +97,7 @@ class Evaluation:
         elif not run.data_known:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
-        if data.kind == "file":
+        if isinstance(data, FileConfig):
             for name, given in (("objects", self.objects), ("set", self.changes)):
                 if given:
                     refuse(name, "data that are generated", repr(data.path))
@@ -120,7 +120,10 @@ class Evaluation:
 
     def name(self, run: TrainedRun) -> str:
         """A file name that says what is special: nothing is named that is as the run was trained."""
-        trained = {"objects": run.experiment.data.objects, "components": run.experiment.training.components}
+        trained = {
+            "objects": getattr(run.experiment.data, "objects", None),
+            "components": run.experiment.training.components,
+        }
         parts = [self.split or ""]
         for name in _NAMED:
             value, usual = getattr(self, name), getattr(_USUAL, name)

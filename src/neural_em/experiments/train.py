@@ -107,11 +107,11 @@ class _Trainer:
 
     def sized(self, experiment: Experiment, usual: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
-        data = experiment.data
-        if data.kind == "file":
-            self._own = self.data(data, "training")
-            return experiment.for_frames(self._own.shape, usual.model)
-        return experiment.for_frames((data.frames or 1, 1, data.height or 0, data.width or 0), usual.model)
+        shape = experiment.data.shape
+        if shape is None:
+            self._own = self.data(experiment.data, "training")
+            shape = self._own.shape
+        return experiment.for_frames(shape, usual.model)
 
     def data(self, config: DataConfig, split: Any) -> Dataset:
         """A split, made once for all runs that use it at the time."""

@@ -172,7 +172,8 @@ def _curve(subject: Subject) -> list[Drawing]:
 def _bce(subject: Subject) -> list[Drawing]:
     cells: dict[tuple[str, int], list[float]] = {}
     for run in subject.runs:
-        objects, components = subject.evaluation.data_config(run).objects, subject.evaluation.config(run).components
+        objects = getattr(subject.evaluation.data_config(run), "objects", None)
+        components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
             refuse(f"{run.name}", "a run on generated shapes, for errors by number of objects", "another one")
         result = scores(subject.evaluator, run, subject.evaluation, subject.size)

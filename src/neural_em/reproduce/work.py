@@ -169,9 +169,8 @@ class Reproduction:
     @staticmethod
     def _sized(experiment: Experiment) -> Experiment:
         """With a model for its frames, as training makes it."""
-        data = experiment.data
-        shape = (data.frames or 1, 1, data.height or 0, data.width or 0)
-        return experiment.for_frames(shape, PRESETS[experiment.name].model)
+        assert experiment.data.shape is not None  # the paper's data are generated
+        return experiment.for_frames(experiment.data.shape, PRESETS[experiment.name].model)
 
 
 def _problem(work: Callable[[Training], None], training: Training) -> str:
