@@ -16,8 +16,8 @@ from neural_em.errors import check_integer, refuse
 from neural_em.model import mixture
 from neural_em.model.checks import check_array, check_values, describe
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
-from neural_em.model.m_step import M_STEPS, GradientMStep
+from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
+from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.noise import NOISES
 
@@ -67,15 +67,13 @@ class NeuralEM(nn.Module):
         self.config = config or ModelConfig()
         self.m_step = M_STEPS[self.config.m_step](self.config)
         initialise(self, torch.Generator().manual_seed(seed))
-        if isinstance(self.m_step, GradientMStep) and self.config.step_size is not None:
-            nn.init.constant_(self.m_step.learning_rate, self.config.step_size)
+        if hasattr(self.m_step, "initialise"):
+            self.m_step.initialise()
 
     @property
     def distribution(self) -> PixelDistribution:
         """The pixels' distribution."""
-        if self.config.distribution == "gaussian":
-            return Gaussian(self.config.prior, self.config.e_step_deviation)
-        return Bernoulli(self.config.prior)
+        return DISTRIBUTIONS[self.config.distribution](self.config)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip
