@@ -17,7 +17,7 @@ from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 
 _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
 _NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}
@@ -62,7 +62,7 @@ class EvaluationConfig:
 
 
 def evaluate(
-    model: NeuralEM, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
+    model: Model, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
 ) -> Result:
     """Scores the model on the data set; on the model's device, in batches, with draws that belong to the sequence.
 
@@ -94,7 +94,7 @@ def start_keys(seed: int, start: int, indices: Tensor, device: torch.device | st
     return randomness.keys(seed, _STARTS, start, indices, device=device)
 
 
-def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> int:
+def _batch_size(model: Model, dataset: Dataset, config: EvaluationConfig) -> int:
     """Sequences at a time: what was asked for, or as many as keep all steps' psi within the memory meant for it."""
     T, C, H, W = dataset.shape
     limit = _NUMBERS["cuda" if next(model.parameters()).is_cuda else "cpu"]
@@ -107,7 +107,7 @@ def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> 
 
 
 @contextmanager
-def _evaluating(model: NeuralEM) -> Iterator[None]:
+def _evaluating(model: Model) -> Iterator[None]:
     """No gradients, and the model's mode put back afterwards."""
     training = model.training
     model.eval()
@@ -118,7 +118,7 @@ def _evaluating(model: NeuralEM) -> Iterator[None]:
         model.train(training)
 
 
-def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: EvaluationConfig) -> Arrays:
+def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: EvaluationConfig) -> Arrays:
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
@@ -138,7 +138,7 @@ def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: Eval
     return arrays
 
 
-def _evaluate_start(model: NeuralEM, x: Tensor, groups: Tensor | None, keys: Tensor, components: int) -> Arrays:
+def _evaluate_start(model: Model, x: Tensor, groups: Tensor | None, keys: Tensor, components: int) -> Arrays:
     """One start of sequences x (T+1,B,C,H,W), scored against the groups (T,B,H,W) of the frames from the second on."""
     T = len(x) - 1
     x_noisy, gamma = model.draw(x, components, keys)
@@ -190,7 +190,7 @@ def _next_groups(groups: Tensor, steps: int, static: bool) -> Tensor:
     return groups[1 : steps + 1]
 
 
-def _loss_weights(model: NeuralEM, steps: int) -> np.ndarray:
+def _loss_weights(model: Model, steps: int) -> np.ndarray:
     """How much each step's loss counts when starts are compared: as in training, or evenly where that does not fit."""
     chosen = model.config.loss_steps
     if chosen == "last":
