@@ -117,7 +117,7 @@ class NeuralEM(nn.Module):
                 check_array(name, array, (B, *frame), next(self.parameters()))
                 check_values(name, array)
         delta = self.difference(x_noisy, psi, gamma)
-        theta, eta = self.m_step(theta, delta)
+        theta, eta = self.maximise(theta, delta)
         psi, gamma, info = self.assign(eta, x_next, losses)
         return State(theta, psi, gamma), info
 
@@ -125,6 +125,10 @@ class NeuralEM(nn.Module):
         """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
         delta = gamma * (x.unsqueeze(1) - psi)
         return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
+
+    def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The M-step: new theta, and natural parameters eta (B,K,C,H,W)."""
+        return self.m_step(theta, delta)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
