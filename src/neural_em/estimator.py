@@ -19,7 +19,7 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
-from neural_em.model import ModelConfig, NeuralEM, preset
+from neural_em.model import Model, ModelConfig, build, preset
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import batch_that_fits, best_start, infer
 from neural_em.storage.pretrained import find_model
@@ -79,7 +79,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         verbose: 1 shows the training.
 
     Attributes:
-        model_: the trained `NeuralEM`.
+        model_: the trained model.
         history_: each epoch in numbers, as dictionaries.
         n_iter_: epochs trained.
         n_features_in_: numbers in a frame, C*H*W.
@@ -107,14 +107,14 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         self.verbose = verbose
 
     @classmethod
-    def from_model(cls, model: str | os.PathLike[str] | NeuralEM, **parameters: Any) -> NeuralEMClustering:
+    def from_model(cls, model: str | os.PathLike[str] | Model, **parameters: Any) -> NeuralEMClustering:
         """An estimator that needs no fitting.
 
         Args:
             model: a shipped model's name, a run folder, a weight file, or the model itself.
             parameters: as for the class; ``n_components`` is the number used in training, where the file tells it.
         """
-        if not isinstance(model, NeuralEM):
+        if isinstance(model, str | os.PathLike):
             card = find_model(model)
             parameters = {**({"n_components": card.components} if card.components else {}), **parameters}
             model = card.load()
@@ -130,7 +130,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         N, _, C, H, W = frames.shape
         usual = self.preset if isinstance(self.preset, ModelConfig) else preset(self.preset)
         config = dataclasses.replace(usual, channels=C, height=H, width=W, steps=self.steps or usual.steps)
-        model = NeuralEM(config, seed).to(devices.choose(self.device))
+        model = build(config, seed).to(devices.choose(self.device))
         training = TrainingConfig(
             components=int(self.n_components), batch_size=int(self.batch_size), learning_rate=self.learning_rate,
             epochs=int(self.max_epochs), patience=int(self.patience), seed=seed, tensorboard=False,
@@ -190,7 +190,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
-    def _adopt(self, model: NeuralEM, history: list[dict[str, Any]], seed: int | None = None) -> None:
+    def _adopt(self, model: Model, history: list[dict[str, Any]], seed: int | None = None) -> None:
         config = model.config
         self.model_, self.history_, self.n_iter_ = model, history, len(history)
         self.n_features_in_ = config.channels * config.height * config.width
@@ -247,7 +247,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
                 x = torch.from_numpy(part).transpose(0, 1).to(like)
                 yield self._best(model, x, _content_keys(part).to(x.device))
 
-    def _best(self, model: NeuralEM, x: Tensor, content: Tensor) -> _Inferred:
+    def _best(self, model: Model, x: Tensor, content: Tensor) -> _Inferred:
         """EM on x (T,B,C,H,W) from each start; of each sample, the start with the lowest loss."""
         best: _Inferred | None = None
         for start in range(self.n_init):
@@ -262,7 +262,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         assert best is not None
         return best
 
-    def _run(self, model: NeuralEM, x: Tensor, keys: Tensor) -> _Inferred:
+    def _run(self, model: Model, x: Tensor, keys: Tensor) -> _Inferred:
         settle = self.steps or (model.config.steps if len(x) == 1 else 1)
         frames = torch.cat([x[:1].expand(settle, -1, -1, -1, -1), x])
         gammas, losses = [], []

@@ -25,7 +25,7 @@ from neural_em.errors import check_integer, check_number, refuse, unknown
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
-from neural_em.model import ModelConfig, NeuralEM, State
+from neural_em.model import Model, ModelConfig, State
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import pixel_likelihood
@@ -115,7 +115,7 @@ class Segmented(NamedTuple):
 
 def segment(
     source: str | os.PathLike[str] | Source,
-    model: NeuralEM,
+    model: Model,
     config: SegmentConfig,
     masks: str | os.PathLike[str] | None = None,
 ) -> Iterator[Segmented]:
@@ -141,7 +141,7 @@ def segment(
 
 
 def _segmented(
-    clip: Source, model: NeuralEM, config: SegmentConfig, fitting: Fitting, truth: Masks | None
+    clip: Source, model: Model, config: SegmentConfig, fitting: Fitting, truth: Masks | None
 ) -> Iterator[Segmented]:
     stream, stems = Stream(model, config), clip.stems()
     for number, frame in enumerate(clip):
@@ -167,7 +167,7 @@ class Stream:
         config: components, steps, starts and seed.
     """
 
-    def __init__(self, model: NeuralEM, config: SegmentConfig) -> None:
+    def __init__(self, model: Model, config: SegmentConfig) -> None:
         self.config, self._model, self._like = config, accelerate(model), next(model.parameters())
         self._frames = 0
         self._state: State | None = None
@@ -198,7 +198,7 @@ class Stream:
         return State(*(part[best] for part in last.state)), last.info.total[best]
 
 
-def _background(model: NeuralEM, x: Tensor, psi: Tensor) -> Tensor:
+def _background(model: Model, x: Tensor, psi: Tensor) -> Tensor:
     """Where (H,W) the prior explains the frame x (C,H,W) at least as well as each component's psi (K,C,H,W)."""
     with torch.inference_mode():
         prior = torch.full_like(psi[:1], model.config.prior)

@@ -17,7 +17,7 @@ from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
 from neural_em.model.mixture import upper_bound
 
@@ -68,7 +68,7 @@ class EvaluationConfig:
 
 
 def evaluate(
-    model: NeuralEM, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
+    model: Model, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
 ) -> Result:
     """Scores the model on the data set; on the model's device, in batches, with draws that belong to the sequence.
 
@@ -101,7 +101,7 @@ def start_keys(seed: int, start: int, indices: Tensor, device: torch.device | st
     return randomness.keys(seed, _STARTS, start, indices, device=device)
 
 
-def steps_with_input(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> int:
+def steps_with_input(model: Model, dataset: Dataset, config: EvaluationConfig) -> int:
     """How many steps read a frame; those of a rollout come after them and need frames to be compared with."""
     frames = dataset.shape[0]
     if config.static or frames == 1:
@@ -113,7 +113,7 @@ def steps_with_input(model: NeuralEM, dataset: Dataset, config: EvaluationConfig
     return steps
 
 
-def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig, steps: int) -> int:
+def _batch_size(model: Model, dataset: Dataset, config: EvaluationConfig, steps: int) -> int:
     """Sequences at a time: what was asked for, or as many as keep all steps' psi within the memory meant for it."""
     _, C, H, W = dataset.shape
     steps += config.rollout
@@ -125,7 +125,7 @@ def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig, ste
 
 
 @contextmanager
-def _evaluating(model: NeuralEM) -> Iterator[None]:
+def _evaluating(model: Model) -> Iterator[None]:
     """No gradients, and the model's mode put back afterwards."""
     training = model.training
     model.eval()
@@ -136,7 +136,7 @@ def _evaluating(model: NeuralEM) -> Iterator[None]:
         model.train(training)
 
 
-def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: EvaluationConfig, steps: int) -> Arrays:
+def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: EvaluationConfig, steps: int) -> Arrays:
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
@@ -158,7 +158,7 @@ def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: Eval
     return arrays
 
 
-def _evaluate_start(model: NeuralEM, found: Iterable[Step], groups: Tensor | None, steps: int) -> Arrays:
+def _evaluate_start(model: Model, found: Iterable[Step], groups: Tensor | None, steps: int) -> Arrays:
     """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame."""
     infos, certain, assignment, repeated = [], [], [], []
     last = None
@@ -208,7 +208,7 @@ def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) ->
     return scores
 
 
-def _loss_weights(model: NeuralEM, steps: int) -> np.ndarray:
+def _loss_weights(model: Model, steps: int) -> np.ndarray:
     """How much each step's loss counts when starts are compared: as in training, or evenly where that does not fit."""
     chosen = model.config.loss_steps
     if chosen == "last":

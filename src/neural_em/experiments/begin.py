@@ -12,7 +12,7 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.config import Experiment
 from neural_em.files import checksum
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import ModelConfig, build
 from neural_em.storage.pretrained import find_model
 from neural_em.training.run_folder import flat
 
@@ -35,7 +35,7 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
 
 
 def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in NeuralEM(config).state_dict().items()}
+    return {name: tensor.shape for name, tensor in build(config).state_dict().items()}
 
 
 def _in_the_way(wanted: ModelConfig, given: ModelConfig) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
 from neural_em.experiments.runs import TrainedRun
 from neural_em.files import absolute
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.training import device as devices
 from neural_em.training import environment
@@ -164,7 +164,7 @@ class Evaluator:
         self.device, self.progress = devices.choose(device), progress
         self._held: tuple[Any, Dataset] | None = None
 
-    def model(self, run: TrainedRun) -> NeuralEM:
+    def model(self, run: TrainedRun) -> Model:
         """The run's model, the fast one."""
         return accelerate(run.load(self.device))
 

@@ -18,7 +18,7 @@ from neural_em.experiments.config import Experiment
 from neural_em.experiments.logs import environments, read_metrics, read_summary, sub_folders
 from neural_em.experiments.presets import preset as preset_named
 from neural_em.files import checksum, from_home
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
 from neural_em.storage.pretrained import Card, find_model
@@ -46,7 +46,7 @@ class TrainedRun:
 
     name: str
     experiment: Experiment
-    load: Callable[[torch.device | str], NeuralEM]
+    load: Callable[[torch.device | str], Model]
     data_known: bool = True
     folder: Path | None = None
     weights: Path | None = None

@@ -22,7 +22,7 @@ from neural_em.experiments.logs import read_summary, sub_folders
 from neural_em.experiments.presets import PRESETS
 from neural_em.experiments.runs import read_experiment
 from neural_em.files import write_whole
-from neural_em.model import NeuralEM
+from neural_em.model import build
 from neural_em.storage import load
 from neural_em.training import Outcome, checkpoint, distributed
 from neural_em.training import device as devices
@@ -215,7 +215,7 @@ class _Trainer:
             finished = self._finished(experiment, folder, name, sealed)
             if finished is not None:
                 return finished
-            model = NeuralEM(experiment.model, seed=experiment.training.seed)
+            model = build(experiment.model, seed=experiment.training.seed)
             model.to(self.device, devices.dtype_of(experiment.training.precision))
             note = None
             if weights is None:
@@ -247,7 +247,7 @@ class _Trainer:
         found = distributed.from_first(look, self.device)
         if found is None:
             return None
-        model = NeuralEM(experiment.model) if folder is None else load(folder.path / BEST)
+        model = build(experiment.model) if folder is None else load(folder.path / BEST)
         model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
         progress = configs.from_dict(Progress, found[1])
         outcome = Outcome(name, model.to(self.device), found[0], progress, None if folder is None else folder.path)

@@ -1,17 +1,24 @@
 """Pixel distributions P(x | psi): log-probability, likelihood for the E-step, KL divergence from the pixel prior.
 
 Both are exponential families: the network gives the natural parameter eta, psi is the mean, and
-d log P(x | psi) / d eta = x - psi, which is what the M-step climbs.
+d log P(x | psi) / d eta = x - psi, which is what the M-step climbs. Another one is a class and a line in
+`DISTRIBUTIONS`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from neural_em.errors import check_number
+
+if TYPE_CHECKING:
+    from neural_em.model.config import ModelConfig
 
 CLIP = 1e-6  # probabilities are kept this far from 0 inside logarithms
 ON = 0.1  # in a rollout a binary pixel is 1 where some component gives it more than this, as in the authors' code
@@ -44,6 +51,10 @@ class Bernoulli:
     """Binary pixels: psi is the probability of 1; the prior is Bernoulli too."""
 
     prior: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a prior that is no probability."""
+        check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi = sigmoid(eta)."""
@@ -107,3 +118,10 @@ class Gaussian:
     def together(self, psi: Tensor) -> Tensor:
         """The prior and what all components add to it."""
         return self.prior + (psi - self.prior).sum(dim=1)
+
+
+# the choices of `ModelConfig.distribution`, each made from a config, or refusing it
+DISTRIBUTIONS: dict[str, Callable[[ModelConfig], PixelDistribution]] = {
+    "bernoulli": lambda config: Bernoulli(config.prior),
+    "gaussian": lambda config: Gaussian(config.prior, config.e_step_deviation),
+}

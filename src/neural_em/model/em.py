@@ -16,8 +16,8 @@ from neural_em.errors import check_integer, refuse
 from neural_em.model import inference, mixture
 from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
-from neural_em.model.m_step import M_STEPS, GradientMStep
+from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
+from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.noise import NOISES
 
@@ -67,15 +67,13 @@ class NeuralEM(nn.Module):
         self.config = config or ModelConfig()
         self.m_step = M_STEPS[self.config.m_step](self.config)
         initialise(self, torch.Generator().manual_seed(seed))
-        if isinstance(self.m_step, GradientMStep) and self.config.step_size is not None:
-            nn.init.constant_(self.m_step.learning_rate, self.config.step_size)
+        if hasattr(self.m_step, "initialise"):
+            self.m_step.initialise()
 
     @property
     def distribution(self) -> PixelDistribution:
         """The pixels' distribution."""
-        if self.config.distribution == "gaussian":
-            return Gaussian(self.config.prior, self.config.e_step_deviation)
-        return Bernoulli(self.config.prior)
+        return DISTRIBUTIONS[self.config.distribution](self.config)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip
@@ -120,7 +118,7 @@ class NeuralEM(nn.Module):
                 check_array(name, array, (B, *frame), next(self.parameters()))
                 check_values(name, array)
         delta = self.difference(x_noisy, psi, gamma)
-        theta, eta = self.m_step(theta, delta)
+        theta, eta = self.maximise(theta, delta)
         psi, gamma, info = self.assign(eta, x_next, losses)
         return State(theta, psi, gamma), info
 
@@ -128,6 +126,10 @@ class NeuralEM(nn.Module):
         """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
         delta = gamma * (x.unsqueeze(1) - psi)
         return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
+
+    def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The M-step: new theta, and natural parameters eta (B,K,C,H,W)."""
+        return self.m_step(theta, delta)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""

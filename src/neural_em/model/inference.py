@@ -15,7 +15,8 @@ from torch import Tensor
 from neural_em.errors import check_integer
 
 if TYPE_CHECKING:
-    from neural_em.model.em import Info, NeuralEM, State
+    from neural_em.model.contract import Model
+    from neural_em.model.em import Info, State
 
 _NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}  # of all steps' psi of a batch: bounds its memory
 
@@ -31,7 +32,7 @@ class Step(NamedTuple):
 
 
 @torch.no_grad()
-def infer(model: NeuralEM, frames: Tensor, components: int, keys: Tensor, steps: int | None = None, rollout: int = 0,
+def infer(model: Model, frames: Tensor, components: int, keys: Tensor, steps: int | None = None, rollout: int = 0,
           state: State | None = None, noise: bool = True, check: bool = True) -> Iterator[Step]:  # fmt: skip
     """Runs a model over sequences or images, step by step; without gradients.
 
@@ -60,7 +61,7 @@ def infer(model: NeuralEM, frames: Tensor, components: int, keys: Tensor, steps:
 
 
 def unrolled(
-    model: NeuralEM, state: State, x: Tensor, x_noisy: Tensor, watched: Sequence[bool] | None = None
+    model: Model, state: State, x: Tensor, x_noisy: Tensor, watched: Sequence[bool] | None = None
 ) -> Iterator[tuple[State, Info]]:
     """The loop of training, inference and export, unchecked: each step's state and losses.
 
@@ -78,7 +79,7 @@ def unrolled(
 
 
 @torch.no_grad()
-def roll_out(model: NeuralEM, state: State, steps: int, keys: Tensor | None = None, first: int = 0,
+def roll_out(model: Model, state: State, steps: int, keys: Tensor | None = None, first: int = 0,
              x: Tensor | None = None, noise: bool = True, rounded: bool = True,
              generator: torch.Generator | None = None) -> Iterator[Step]:  # fmt: skip
     """Prediction without input: in each step the components read the model's own prediction instead of a frame.

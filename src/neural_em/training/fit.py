@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from neural_em.errors import refuse
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import Model, ModelConfig
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
@@ -35,7 +35,7 @@ class FitConfig:
 
 
 def fit(
-    model: NeuralEM,
+    model: Model,
     data: Dataset | Tensor,
     config: TrainingConfig | None = None,
     validation: Dataset | Tensor | None = None,
@@ -71,7 +71,9 @@ def fit(
     ):
         if own != device:
             refuse("model", f"on {own}, the GPU of this process", f"on {device}")
-        folder = open_in_first(run, FitConfig(model.config, config), device) if run is not None else None
+        # with the config's own class, which it is compared as when the run goes on
+        known = make_dataclass("FitConfig", [("model", type(model.config))], bases=(FitConfig,), frozen=True)
+        folder = open_in_first(run, known(model.config, config), device) if run is not None else None
         try:
             told = callbacks if folder is None else (logger(folder), *callbacks)
             task = Run(model, data, validation, config, folder, stop, told)
@@ -81,7 +83,7 @@ def fit(
                 folder.close()
 
 
-def _dataset(data: Dataset | Tensor, name: str, model: NeuralEM) -> Dataset:
+def _dataset(data: Dataset | Tensor, name: str, model: Model) -> Dataset:
     """Frames as a data set on the model's device; a data set if it fits the model."""
     from neural_em.data.dataset import MemoryDataset
 

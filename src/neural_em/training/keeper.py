@@ -13,13 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum, write_whole
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import Model, ModelConfig
 from neural_em.storage import save
 from neural_em.storage import weights as stored
 from neural_em.training import checkpoint
@@ -166,13 +165,10 @@ class Keeper:
         sums = {name: checksum(path) for name, path in files.items() if path.is_file()}
         self.folder.write_summary({**summarise(progress, stopped, problem), "sha256": sums})
 
-    def _model(self, tensors: dict[str, Tensor]) -> NeuralEM:
+    def _model(self, tensors: dict[str, Tensor]) -> Model:
         """The model of a checkpoint's tensors, without a copy of them."""
-        with torch.device("meta"):
-            model = NeuralEM(self.model)
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        model.load_state_dict(weights, assign=True)
-        return model
+        return stored.filled(self.model, weights, "checkpoint: weights")
 
     def _notes(self, row: Row | None = None) -> dict[str, Any]:
         notes: dict[str, Any] = {"components": self.config.components, "seed": self.config.seed}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.training import checkpoint, distributed, environment, order
 from neural_em.training import device as devices
 from neural_em.training.config import TrainingConfig
@@ -55,7 +55,7 @@ class Run:
     """
 
     def __init__(
-        self, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
+        self, model: Model, data: Dataset, validation: Dataset | None, config: TrainingConfig,
         folder: RunFolder | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
         before: Path | None = None, keep_optimizer: bool = False,
     ) -> None:  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_em.evaluation import grouping_scores
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.model.inference import batch_that_fits, infer, next_groups
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
@@ -50,7 +50,7 @@ class Validation(NamedTuple):
 
 @torch.no_grad()
 def validate(
-    model: NeuralEM, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False,
+    model: Model, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False,
     epoch: int = 0,
 ) -> Validation | None:  # fmt: skip
     """Loss on all samples, scores on the first ``config.score_size``; nothing is waited for until the end.
@@ -72,7 +72,7 @@ def validate(
     return Validation(*(added / count if count else None for added, count in distributed.total(sums).tolist()))
 
 
-def _batch_size(model: NeuralEM, dataset: Dataset, config: TrainingConfig, device: torch.device) -> int:
+def _batch_size(model: Model, dataset: Dataset, config: TrainingConfig, device: torch.device) -> int:
     frames, channels, height, width = dataset.shape
     steps = config.steps or (model.config.steps if frames == 1 else frames - 1)
     numbers = steps * config.components * channels * height * width
@@ -80,7 +80,7 @@ def _batch_size(model: NeuralEM, dataset: Dataset, config: TrainingConfig, devic
 
 
 def _sums(
-    model: NeuralEM, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device, epoch: int
+    model: Model, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device, epoch: int
 ) -> Tensor:
     """Sum and count of each of the fields of `Validation` over some samples: (fields, 2)."""
     indices = torch.arange(span.start, span.stop, device=device)
