@@ -5,6 +5,7 @@ A step gathers the batch, draws noise and starts, unrolls, goes back and moves A
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from neural_em.data import Dataset, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
 from neural_em.training import device as devices
+from neural_em.training import fit, order
 from neural_em.training.step import TrainingStep
 
 SAMPLES, BATCH = 512, 64
@@ -46,6 +48,7 @@ def main() -> dict[str, Any]:
         result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12, "rows": rows}
         if device.type == "cuda":
             result["several seeds at once"] = [seeds_at_once(name, device) for name in CASES]
+            result["an epoch"] = [epoch_and_steps(name, (), device) for name in ("static-shapes", "flying-shapes")]
     return result
 
 
@@ -134,3 +137,17 @@ def together(experiment: Any, data: Dataset, device: torch.device, seeds: int, s
                 step()
 
     return timed(all_of_them, device, 20)
+
+
+def epoch_and_steps(base: str, settings: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """Seconds of the third epoch with its order, log, validation, scores and checkpoint, and of its steps alone."""
+    experiment = configs.override(preset(base), ["training.epochs=3", "training.tensorboard=false", *settings])
+    data, validation = (load_split(experiment.data, part, 0, device) for part in ("training", "validation"))
+    with tempfile.TemporaryDirectory() as folder:
+        model = NeuralEM(experiment.model).to(device)
+        outcome = fit(model, data, experiment.training, validation, folder)
+    step = TrainingStep(model, data, experiment.training)
+    indices, keys = order.plan(0, 0, len(data), experiment.training.batch_size, device)
+    steps = timed(lambda: step(indices[0], keys[0]), device, min(300, len(indices))) * len(indices)
+    epoch = outcome.progress.rows[-1].seconds  # the first one also records the graph
+    return {"epoch": base, "s": epoch, "steps alone s": steps, "more": epoch / steps - 1}

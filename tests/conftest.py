@@ -21,14 +21,15 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # also for the commands that tests s
 
 collect_ignore: list[str] = []
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ImportError:  # a CUDA machine may lack it; no GPU test needs it, and the header says how many files are left out
     needs = re.compile(r"^from (hypothesis|tests\.hostile|tests\.test_config) ", re.MULTILINE)
     files = Path(__file__).parent.rglob("test_*.py")
     collect_ignore += [str(path) for path in files if needs.search(path.read_text(encoding="utf-8"))]
 else:
     # the same cases on every run and no time limits: a busy machine must not fail a test
-    settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=slow)
     settings.load_profile("repeatable")
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from neural_em.model import MODELS
+from neural_em.model.distributions import DISTRIBUTIONS
+from neural_em.model.m_step import M_STEPS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -14,9 +19,12 @@ WITH_EXAMPLES = [page for page in PAGES if PYTHON.search(page.read_text(encoding
 
 
 def test_there_are_examples() -> None:
-    assert {"README.md", "first-steps.md", "configs.md"} <= {page.name for page in WITH_EXAMPLES}
+    assert {"README.md", "first-steps.md", "configs.md", "extending.md"} <= {page.name for page in WITH_EXAMPLES}
 
 
+@mock.patch.dict(M_STEPS)  # what a page adds to them is taken out again
+@mock.patch.dict(DISTRIBUTIONS)
+@mock.patch.dict(MODELS)
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page in one namespace, in an empty folder, with the page's own line numbers in a traceback."""
@@ -25,7 +33,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     namespace: dict[str, object] = {"__name__": "example"}
     for block in PYTHON.finditer(text):
         padding = "\n" * text.count("\n", 0, block.start(1))
-        exec(compile(padding + block[1], str(page), "exec"), namespace)
+        exec(compile(padding + block[1], str(page), "exec", dont_inherit=True), namespace)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

@@ -21,7 +21,7 @@ from tests import hostile
 MODEL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)
 PLAIN = {name: config.to_dict(preset) for name, preset in PRESETS.items()}
 FIELDS = sorted({name for plain in PLAIN.values() for name in config.flat(plain)})
-ONE_FOLDER = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
+ONE_FOLDER = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 
 def taken(call: Callable[[], Any]) -> Any:

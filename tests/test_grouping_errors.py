@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from neural_em import NeuralEM, pretrained, save
-from neural_em.data.digits import digit_scenes
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.model import NoiseConfig
 from neural_em.runs.find import find_runs
@@ -91,7 +90,7 @@ def test_the_shared_pixels_are_those_painted_twice() -> None:
         changes = ("data.threshold=0.25", f"data.mnist={MNIST}")
         evaluation = Evaluation(steps=2, split="validation", static=static, size=SEQUENCES, changes=changes)
         overlap, *_ = grouping_errors._measured(run, evaluation, 0, "cpu")
-        scenes = digit_scenes(evaluation.data_config(run), "validation", run.experiment.data_seed, "cpu")
+        scenes = evaluation.data_config(run).scenes("validation", run.experiment.data_seed)
         painted = [part.overlaps[:, -1] for _, part in scenes.sequences(torch.arange(SEQUENCES))]
         assert overlap.tolist() == torch.cat(painted).flatten(1).sum(dim=1).tolist()
         assert overlap.any()

@@ -25,6 +25,7 @@ import pytest
 
 from neural_em import NeuralEMError
 from neural_em.files import writable, write_whole
+from tests.processes import ENVIRONMENT, SAFETY
 
 HUGE = 2**60
 
@@ -192,10 +193,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
         path.parent.mkdir()
         write(path)
         paths[case] = str(path)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", OPEN, *paths.values()], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=300, check=False,
+        [sys.executable, "-c", OPEN, *paths.values()], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
+        timeout=SAFETY, check=False,
     )  # fmt: skip
     told = {path: (path, answer, memory) for path, answer, memory in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 0, (done.stderr[-1000:], list(told.values())[-1:])

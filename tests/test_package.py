@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import neural_em
+from tests.processes import SAFETY
 
 ROOT = Path(__file__).parent.parent
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
@@ -28,7 +29,7 @@ def pins(path: Path) -> dict[str, str]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SAFETY)
 
 
 def test_one_version_everywhere() -> None:

@@ -18,6 +18,7 @@ from neural_em import adjusted_mutual_info
 from neural_em.evaluation.contingency import check_maps, tables
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.model.inference import infer, next_groups
 from neural_em.runs.find import TrainedRun, find_runs
 
 GOOD = 0.9
@@ -68,15 +69,12 @@ def _measured(
         batch = data.batch(indices)
         assert batch.groups is not None
         frames, truth = (part[:1] if config.static else part for part in (batch.frames, batch.groups))
-        x = model.frames(frames, config.steps)
-        keys = start_keys(config.seed, start, indices, x.device)
-        with torch.no_grad():
-            x_noisy, gamma = model.draw(x, config.components, keys)
-            x_noisy = x_noisy if noise else x[:-1]
-            out = model.unroll(x, config.components, len(x) - 1, x_noisy=x_noisy, gamma=gamma)
-        groups = truth[min(len(x), len(truth)) - 1].to(x.device)  # of the frame the last step predicts
-        assignment = out.gamma[-1][:, :, 0].argmax(dim=1)
-        overlap = ((x[-1, :, 0] > threshold) & (groups == 0)).flatten(1).sum(dim=1)
+        keys = start_keys(config.seed, start, indices, frames.device)
+        steps = list(infer(model, frames, config.components, keys, config.steps, noise=noise))
+        groups = next_groups(truth, len(steps))[-1]
+        x, assignment = steps[-1].x_next, steps[-1].state.gamma[:, :, 0].argmax(dim=1)
+        assert x is not None
+        overlap = ((x[:, 0] > threshold) & (groups == 0)).flatten(1).sum(dim=1)
         (table,) = tables(check_maps(groups, assignment), keep_groups=True)
         parts.append((overlap, adjusted_mutual_info(groups, assignment), *_faults(table)))
     return tuple(torch.cat(part).cpu() for part in zip(*parts, strict=True))

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 import yaml
 
@@ -29,13 +29,26 @@ _MAX_COUNT, _MAX_NUMBER = 1 << 62, 1e30  # of what a stranger's file says
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
 
+class _How(NamedTuple):
+    """How to read."""
+
+    leave_out: LeaveOut
+    stored: bool
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """The config as plain dictionaries and lists, ready for YAML or JSON."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "", leave_out: LeaveOut = "nothing") -> C:
+def from_dict(
+    cls: type[C], values: Mapping[str, Any], where: str = "", leave_out: LeaveOut = "nothing", stored: bool = True
+) -> C:
     """Builds a config of class ``cls``; fields that are not given keep their defaults.
+
+    Where several classes share a field, ``class_for`` of the one that is named chooses among them by the values. What
+    values of another class, or, if they were ``stored``, of an earlier form of the class mean, its ``from_other`` and
+    ``from_older`` say.
 
     Args:
         cls: the class.
@@ -43,21 +56,30 @@ def from_dict(cls: type[C], values: Mapping[str, Any], where: str = "", leave_ou
         where: what an error calls them.
         leave_out: what to pass over instead of refusing it: ``unknown`` fields, or also what is ``unfit``.
             Such values are a record, not a wish: texts are made printable, and numbers beyond all reason do not fit.
+        stored: whether they come from a file, which may be older.
     """
     if not isinstance(values, Mapping):
         refuse(where or cls.__name__, "a mapping of fields", show(values))
+    cls = class_for(cls, values)
     hints = typing.get_type_hints(cls)
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    values = getattr(cls, "from_older", dict)(values)
+    how = _How(leave_out, stored)
+    values = getattr(cls, "from_older" if stored else "from_other", dict)(values)
     for name in values:
         if name not in known and leave_out == "nothing":
             unknown(f"{where or cls.__name__}: unknown field", name, known)
     kinds = {name: hints[name] for name in values if name in known}
-    given = _convert_each(kinds, values, f"{where}." if where else "", leave_out)
+    given = _convert_each(kinds, values, f"{where}." if where else "", how)
     try:
         return cls(**given)
     except TypeError as error:  # a required field is missing
         raise NeuralEMError(f"{where or cls.__name__}: {error}") from None
+
+
+def class_for(cls: type[C], values: Mapping[str, Any]) -> type[C]:
+    """The class that the values are for, where there are several."""
+    choose: Any = getattr(cls, "class_for", None)
+    return cls if choose is None else choose(values)
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -102,12 +124,13 @@ def override(config: C, assignments: Iterable[str]) -> C:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):  # an earlier assignment put a single value here
                 refuse(".".join(path[: depth + 1]), "a group of fields", show(target))
+            cls = class_for(cls, target)
         _check_name(cls, last, ".".join(path))
         try:
             target[last] = yaml.safe_load(text)
         except _YAML_ERRORS:
             refuse(key.strip(), "a value in YAML notation", show(text))
-    return from_dict(type(config), values)
+    return from_dict(type(config), values, stored=False)
 
 
 def write(config: Any, path: str | os.PathLike[str]) -> None:
@@ -162,25 +185,23 @@ def _nested(cls: type[Any], name: str, where: str) -> type[Any]:
     return typing.cast(type[Any], inner)
 
 
-def _convert_each(
-    kinds: Mapping[Any, Any], values: Mapping[Any, Any], where: str, leave_out: LeaveOut
-) -> dict[Any, Any]:
+def _convert_each(kinds: Mapping[Any, Any], values: Mapping[Any, Any], where: str, how: _How) -> dict[Any, Any]:
     """Each value as its kind, by the same names."""
     found = {}
     for name, kind in kinds.items():
         try:
-            found[name] = _convert(kind, values[name], f"{where}{name}", leave_out)
+            found[name] = _convert(kind, values[name], f"{where}{name}", how)
         except NeuralEMError:
-            if leave_out != "unfit":
+            if how.leave_out != "unfit":
                 raise
     return found
 
 
-def _convert(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
+def _convert(kind: Any, value: Any, where: str, how: _How) -> Any:
     """The value as the field's type, or the project's error."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, where, leave_out)
+        return _convert_union(arguments, value, where, how)
     if origin is Literal:
         # `is`: True is not 1, and a choice is taken only as it is written
         if not any(value == choice and type(value) is type(choice) for choice in arguments):
@@ -190,36 +211,36 @@ def _convert(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
         if not isinstance(value, list | tuple):
             refuse(where, "a list", show(value))
         items = {f"[{i}]": item for i, item in enumerate(value)}
-        return tuple(_convert_each(dict.fromkeys(items, arguments[0]), items, where, leave_out).values())
+        return tuple(_convert_each(dict.fromkeys(items, arguments[0]), items, where, how).values())
     if kind is Any:
         return value
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             refuse(where, "a mapping", show(value))
-        found = _convert_each(dict.fromkeys(value, arguments[1]), value, f"{where}.", leave_out)
+        found = _convert_each(dict.fromkeys(value, arguments[1]), value, f"{where}.", how)
         return {printable(str(name)): item for name, item in found.items()}
     if dataclasses.is_dataclass(kind):
-        return from_dict(typing.cast(type[Any], kind), value, where, leave_out)
-    return _convert_scalar(kind, value, where, leave_out)
+        return from_dict(typing.cast(type[Any], kind), value, where, *how)
+    return _convert_scalar(kind, value, where, how)
 
 
-def _convert_union(kinds: tuple[Any, ...], value: Any, where: str, leave_out: LeaveOut) -> Any:
+def _convert_union(kinds: tuple[Any, ...], value: Any, where: str, how: _How) -> Any:
     if value is None and type(None) in kinds:
         return None
     problems = []
     for kind in (kind for kind in kinds if kind is not type(None)):
         try:
-            return _convert(kind, value, where, leave_out)
+            return _convert(kind, value, where, how)
         except NeuralEMError as problem:
             problems.append(str(problem))
     raise NeuralEMError(problems[0] if len(problems) == 1 else f"{where}: no form fits: {'; '.join(problems)}")
 
 
-def _convert_scalar(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> Any:
+def _convert_scalar(kind: Any, value: Any, where: str, how: _How) -> Any:
     if kind is bool and isinstance(value, bool):
         return value
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
-        if leave_out != "nothing" and not 0 <= value < _MAX_COUNT:
+        if how.leave_out != "nothing" and not 0 <= value < _MAX_COUNT:
             refuse(where, "a count", show(value))
         return value
     if kind is float and not isinstance(value, bool):
@@ -227,10 +248,10 @@ def _convert_scalar(kind: Any, value: Any, where: str, leave_out: LeaveOut) -> A
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             refuse(where, "a number", show(value))
-        if not math.isfinite(number) or (leave_out != "nothing" and abs(number) > _MAX_NUMBER):
+        if not math.isfinite(number) or (how.leave_out != "nothing" and abs(number) > _MAX_NUMBER):
             refuse(where, "a finite number", show(value))
         return number
     if kind is str and isinstance(value, str):
-        return value if leave_out == "nothing" else printable(value)
+        return value if how.leave_out == "nothing" else printable(value)
     names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
     refuse(where, names.get(kind, str(kind)), show(value))

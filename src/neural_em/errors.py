@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -69,17 +69,6 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         refuse(name, "True or False", repr(value))
     return value
-
-
-def check_choice(*choices: str) -> Callable[[str, Any], str]:
-    """A check that a value, called by its name, is one of these."""
-
-    def check(name: str, value: Any) -> str:
-        if value not in choices:
-            unknown(name, value, choices)
-        return str(value)
-
-    return check
 
 
 def printable(text: str) -> str:

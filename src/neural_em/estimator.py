@@ -19,8 +19,9 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
-from neural_em.model import ModelConfig, NeuralEM, preset
+from neural_em.model import Model, ModelConfig, build, preset
 from neural_em.model.fast import accelerate
+from neural_em.model.inference import batch_that_fits, best_start, infer
 from neural_em.runs import fit
 from neural_em.storage.pretrained import find_model
 from neural_em.training import TrainingConfig
@@ -37,7 +38,6 @@ except ImportError:
     ) from None
 
 _HELD_OUT, _START = 0x48454C, 0x535441  # tell the draws under one seed apart
-_NUMBERS = 1 << 25  # of all gammas of a batch: bounds its memory
 
 
 class InputError(NeuralEMError, ValueError):
@@ -80,7 +80,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         verbose: 1 shows the training.
 
     Attributes:
-        model_: the trained `NeuralEM`.
+        model_: the trained model.
         history_: each epoch in numbers, as dictionaries.
         n_iter_: epochs trained.
         n_features_in_: numbers in a frame, C*H*W.
@@ -108,14 +108,14 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         self.verbose = verbose
 
     @classmethod
-    def from_model(cls, model: str | os.PathLike[str] | NeuralEM, **parameters: Any) -> NeuralEMClustering:
+    def from_model(cls, model: str | os.PathLike[str] | Model, **parameters: Any) -> NeuralEMClustering:
         """An estimator that needs no fitting.
 
         Args:
             model: a shipped model's name, a run folder, a weight file, or the model itself.
             parameters: as for the class; ``n_components`` is the number used in training, where the file tells it.
         """
-        if not isinstance(model, NeuralEM):
+        if isinstance(model, str | os.PathLike):
             card = find_model(model)
             parameters = {**({"n_components": card.components} if card.components else {}), **parameters}
             model = card.load()
@@ -131,7 +131,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         N, _, C, H, W = frames.shape
         usual = self.preset if isinstance(self.preset, ModelConfig) else preset(self.preset)
         config = dataclasses.replace(usual, channels=C, height=H, width=W, steps=self.steps or usual.steps)
-        model = NeuralEM(config, seed).to(devices.choose(self.device))
+        model = build(config, seed).to(devices.choose(self.device))
         training = TrainingConfig(
             components=int(self.n_components), batch_size=int(self.batch_size), learning_rate=self.learning_rate,
             epochs=int(self.max_epochs), patience=int(self.patience), seed=seed, tensorboard=False,
@@ -191,7 +191,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
-    def _adopt(self, model: NeuralEM, history: list[dict[str, Any]], seed: int | None = None) -> None:
+    def _adopt(self, model: Model, history: list[dict[str, Any]], seed: int | None = None) -> None:
         config = model.config
         self.model_, self.history_, self.n_iter_ = model, history, len(history)
         self.n_features_in_ = config.channels * config.height * config.width
@@ -241,14 +241,14 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     def _batches(self, frames: NDArray[np.float32]) -> Iterator[_Inferred]:
         N, T, C, H, W = frames.shape
         model, like = accelerate(self.model_), next(self.model_.parameters())
-        most = max(1, _NUMBERS // (int(self.n_components) * T * C * H * W))
+        most = batch_that_fits(int(self.n_components) * T * C * H * W, like.device, N)
         for first in range(0, N, most):
             part = frames[first : first + most]
             with torch.inference_mode():
                 x = torch.from_numpy(part).transpose(0, 1).to(like)
                 yield self._best(model, x, _content_keys(part).to(x.device))
 
-    def _best(self, model: NeuralEM, x: Tensor, content: Tensor) -> _Inferred:
+    def _best(self, model: Model, x: Tensor, content: Tensor) -> _Inferred:
         """EM on x (T,B,C,H,W) from each start; of each sample, the start with the lowest loss."""
         best: _Inferred | None = None
         for start in range(self.n_init):
@@ -257,24 +257,21 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
             if best is None:
                 best = found
                 continue
-            lower = found.loss < best.loss
+            lower = best_start(torch.stack([best.loss, found.loss])) == 1
             pick = (torch.where(_wide(lower, b), a, b) for a, b in zip(found, best, strict=True))
             best = _Inferred(*pick)
         assert best is not None
         return best
 
-    def _run(self, model: NeuralEM, x: Tensor, keys: Tensor) -> _Inferred:
+    def _run(self, model: Model, x: Tensor, keys: Tensor) -> _Inferred:
         settle = self.steps or (model.config.steps if len(x) == 1 else 1)
         frames = torch.cat([x[:1].expand(settle, -1, -1, -1, -1), x])
-        x_noisy, gamma = model.draw(frames, self.n_components, keys)
-        state = model.start(frames[0], self.n_components, gamma)
         gammas, losses = [], []
-        for t in range(len(frames) - 1):
-            state, info = model.step(state, x_noisy[t], frames[t + 1], check=False)
+        for t, step in enumerate(infer(model, frames, self.n_components, keys, check=False)):
             if t >= settle - 1:  # the first frame's result is that of its last step
-                gammas.append(state.gamma[:, :, 0])
-                losses.append(info.total)
-        return _Inferred(torch.stack(losses).mean(dim=0), state.theta, torch.stack(gammas, dim=1))
+                gammas.append(step.state.gamma[:, :, 0])
+                losses.append(step.info.total)
+        return _Inferred(torch.stack(losses).mean(dim=0), step.state.theta, torch.stack(gammas, dim=1))
 
 
 def _content_keys(frames: NDArray[np.float32]) -> Tensor:

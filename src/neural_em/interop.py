@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.errors import refuse
-from neural_em.model import NeuralEM, preset
+from neural_em.model import NeuralEM, build, preset
 from neural_em.model.m_step import GradientMStep, RecurrentMStep
 from neural_em.model.networks import Activation
 
@@ -27,7 +27,8 @@ def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
         preset_name: ``static-shapes``, ``static-shapes-nem``, ``flying-shapes`` or ``flying-mnist``.
         variables: the authors' variable names to arrays.
     """
-    model = NeuralEM(preset(preset_name))
+    model = build(preset(preset_name))
+    assert isinstance(model, NeuralEM)
     unused = {str(name): array for name, array in variables.items()}
     for name, parameter in parameters_by_authors_name(model).items():
         found = [key for key in unused if re.search(name, key)]

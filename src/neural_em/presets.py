@@ -51,7 +51,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuses parts that do not fit together, in every stage."""
-        frames, steps = self.data.frames, self.training.steps
+        frames, steps = getattr(self.data, "frames", None), self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
         if self.weights is not None:
@@ -81,14 +81,13 @@ class Experiment:
         """The same with other weights, order, noise and starts."""
         return replace(self, training=replace(self.training, seed=seed))
 
-    def for_frames(self, shape: Sequence[int] | None = None, usual: ModelConfig | None = None) -> Experiment:
+    def for_frames(self, shape: Sequence[int], usual: ModelConfig | None = None) -> Experiment:
         """The same with a model for frames of this shape (T,C,H,W).
 
         Args:
-            shape: of the data; generated ones tell it themselves.
+            shape: of the data.
             usual: the model before anybody changed it; a size that somebody chose, and that does not fit, is refused.
         """
-        shape = shape or (self.data.frames or 1, 1, self.data.height or 0, self.data.width or 0)
         sizes = dict(zip(_SIZES, (int(size) for size in shape[1:]), strict=True))
         for name, size in sizes.items():
             chosen = getattr(self.model, name)

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.config import Fit
-from neural_em.data.fitting import Fitting, Frame, Labels
+from neural_em.data.fitting import Fit, Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
 from neural_em.errors import check_integer, check_number, refuse, unknown
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
-from neural_em.model import ModelConfig, NeuralEM, State
+from neural_em.model import Model, ModelConfig, State
 from neural_em.model.fast import accelerate
+from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import pixel_likelihood
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
@@ -115,7 +115,7 @@ class Segmented(NamedTuple):
 
 def segment(
     source: str | os.PathLike[str] | Source,
-    model: NeuralEM,
+    model: Model,
     config: SegmentConfig,
     masks: str | os.PathLike[str] | None = None,
 ) -> Iterator[Segmented]:
@@ -141,7 +141,7 @@ def segment(
 
 
 def _segmented(
-    clip: Source, model: NeuralEM, config: SegmentConfig, fitting: Fitting, truth: Masks | None
+    clip: Source, model: Model, config: SegmentConfig, fitting: Fitting, truth: Masks | None
 ) -> Iterator[Segmented]:
     stream, stems = Stream(model, config), clip.stems()
     for number, frame in enumerate(clip):
@@ -167,7 +167,7 @@ class Stream:
         config: components, steps, starts and seed.
     """
 
-    def __init__(self, model: NeuralEM, config: SegmentConfig) -> None:
+    def __init__(self, model: Model, config: SegmentConfig) -> None:
         self.config, self._model, self._like = config, accelerate(model), next(model.parameters())
         self._frames = 0
         self._state: State | None = None
@@ -181,27 +181,24 @@ class Stream:
                 state, loss = self._settle(x)
             else:
                 key = randomness.keys(self.config.seed, _NOISE, torch.tensor([self._frames]), device=x.device)
-                x_noisy, _ = self._model.draw(self._before.unsqueeze(0), self.config.components, key, steps=1)
-                state, info = self._model.step(self._state, x_noisy[0], x)
-                loss = info.total
+                both = torch.stack([self._before, x])
+                (step,) = infer(self._model, both, self.config.components, key, state=self._state)
+                state, loss = step.state, step.info.total
         self._state, self._before, self._frames = state, x, self._frames + 1
         return Step(state.theta[0], state.psi[0], state.gamma[0, :, 0], float(loss[0]))
 
     def _settle(self, x: Tensor) -> tuple[State, Tensor]:
         """Several steps on one frame x (1,C,H,W) from several starts: state and loss of the start with the lowest."""
-        config, model = self.config, self._model
+        config = self.config
         starts = torch.arange(config.starts)
         keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
-        frames = model.frames(x.expand(config.starts, -1, -1, -1).unsqueeze(0), config.steps)  # (T+1,S,C,H,W)
-        x_noisy, gamma = model.draw(frames, config.components, keys)
-        state = model.start(frames[0], config.components, gamma)
-        for noisy in x_noisy:
-            state, info = model.step(state, noisy, frames[0], check=False)
-        best = info.total.argmin()
-        return State(*(part[best : best + 1] for part in state)), info.total[best : best + 1]
+        image = x.expand(config.starts, -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
+        *_, last = infer(self._model, image, config.components, keys, config.steps)
+        best = best_start(last.info.total.unsqueeze(1))
+        return State(*(part[best] for part in last.state)), last.info.total[best]
 
 
-def _background(model: NeuralEM, x: Tensor, psi: Tensor) -> Tensor:
+def _background(model: Model, x: Tensor, psi: Tensor) -> Tensor:
     """Where (H,W) the prior explains the frame x (C,H,W) at least as well as each component's psi (K,C,H,W)."""
     with torch.inference_mode():
         prior = torch.full_like(psi[:1], model.config.prior)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from neural_em.data import DataConfig
 from neural_em.experiments import Experiment
 from neural_em.model import ModelConfig, NoiseConfig
 from neural_em.training import TrainingConfig
+from tests.processes import ENVIRONMENT, SAFETY
 
 TINY = [
     "train", "flying-shapes", "--device", "cpu", "--objects", "2", "--components", "2", "--train-size", "32",
@@ -77,8 +77,8 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of a tiny model, trained by the real command."""
     folder = tmp_path_factory.mktemp("trained") / "tiny"
     command = [sys.executable, "-m", "neural_em", *TINY, "--run", str(folder)]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          check=False, timeout=300)  # fmt: skip
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True,
+                          check=False, timeout=SAFETY)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
 

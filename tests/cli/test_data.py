@@ -116,13 +116,13 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     ),
     "overlap of shapes": (
         ["data", "flying-shapes", "--overlap", "sum", "--out", "a.h5"],
-        ["overlap", "flying-mnist"],
+        ["overlap", "maximum, hide"],
     ),
     "crop": (["data", "flying-mnist", "--crop", "yes", "--out", "a.h5"], ["crop", "before, after, none"]),
     "crop of shapes": (["data", "flying-shapes", "--crop", "none", "--out", "a.h5"], ["crop", "flying-mnist"]),
     "digits of shapes": (["data", "static-shapes", "--digits", "20", "--out", "a.h5"], ["digits", "flying-mnist"]),
     "velocity of what stands": (["data", "static-shapes", "--velocity", "1", "--out", "a.h5"], ["velocities", "moves"]),
-    "threshold of shapes": (["data", "flying-shapes", "--threshold", "0.3", "--out", "a.h5"], ["threshold", "digits"]),
+    "threshold of shapes": (["data", "flying-shapes", "--threshold", "0.3", "--out", "a.h5"], ["threshold", "mnist"]),
     "frames of static data": (["data", "static-shapes", "--frames", "2", "--out", "a.h5"], ["frames"]),
 }
 

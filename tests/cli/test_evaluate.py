@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,8 +19,10 @@ import neural_em
 from neural_em.data import DataConfig, load_split
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation, stored
+from neural_em.model import State
 from neural_em.model.fast import accelerate
 from neural_em.runs.find import find_runs
+from tests.processes import ENVIRONMENT, SAFETY
 from tests.run_files import edit, read
 
 Run = Callable[..., Any]
@@ -58,7 +59,7 @@ def test_other_objects_components_and_steps_are_what_is_scored(run_nem: Run, tra
     assert ended.status == 0, ended.errors
     assert "trained with 2 components, evaluated with 4" in ended.out
     result = read(trained / "seed-0" / "evaluations" / "test-objects3-components4-steps6.json")
-    data = load_split(DataConfig("flying-shapes", 3, 7, 14, 16), "test", 0, size=12)
+    data = load_split(DataConfig("flying-shapes", objects=3, frames=7, height=14, width=16), "test", 0, size=12)
     frames, groups = data.batch(torch.arange(12))
     # the fast twin: where assignments are nearly even, the last bit decides
     model = accelerate(neural_em.load(trained / "seed-0" / "best.safetensors"))
@@ -89,6 +90,67 @@ def test_static_digits_and_longer_sequences_are_one_command_each(run_nem: Run, t
     assert result["sequences"] == 20
 
 
+def test_a_rollout_is_written_and_shown_step_by_step(run_nem: Run, trained: Path) -> None:
+    """Its numbers against the model's own rollout; what comes before it is what comes without it."""
+    usual = read_usual(run_nem, trained)
+    ended = run_nem("evaluate", trained / "seed-0", "--rollout", 3, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert ended.out.count("\n") == 1 + 1 + 9 + (1 + 3) + 1 + usual_notes(usual)
+    path = trained / "seed-0" / "evaluations" / "test-rollout3.json"
+    result = read(path)
+    assert (result["settings"]["rollout"], result["settings"]["data"]["frames"]) == (3, 8)
+    assert (result["curves"], result["per_sequence"]) == (usual["curves"], usual["per_sequence"])
+    model = accelerate(neural_em.load(trained / "seed-0" / "best.safetensors"))
+    frames, _ = load_split(DataConfig("flying-shapes", 2, 8, 14, 16), "test", 0, size=12).batch(torch.arange(12))
+    x_noisy, gamma = model.draw(frames, 2, keys := start_keys(0, 0, torch.arange(12)), steps=4)
+    with torch.no_grad():
+        out = model.unroll(frames, 2, steps=4, x_noisy=x_noisy, gamma=gamma)
+    last = State(out.theta[-1], out.psi[-1], out.gamma[-1])
+    errors = [float(step.info.upper_bound.mean()) for step in model.rollout(last, 3, keys, 4, frames[5:])]
+    assert result["rollout"]["upper_bound"]["mean"] == pytest.approx(errors, rel=1e-4)
+    with open(path.with_suffix(".csv"), newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["section"], row["score"]) == ("rollout", "upper_bound")]
+    assert [(row["step"], float(row["mean"])) for row in rows] == [
+        (str(r + 1), pytest.approx(error, rel=1e-4)) for r, error in enumerate(errors)
+    ]
+    ended = run_nem("evaluate", trained, "--rollout", 3, "--device", "cpu")
+    total = read(trained / "evaluations" / "test-rollout3.json")
+    assert total["rollout"]["repeated"][2]["mean"] == pytest.approx(result["rollout"]["repeated"]["mean"][2])
+    with open(trained / "evaluations" / "test-rollout3.csv", newline="") as file:
+        assert sum(row["section"] == "rollout" and row["score"] == "ari" for row in csv.DictReader(file)) == 3
+
+
+def usual_notes(result: dict[str, Any]) -> int:
+    return (result["unscored_images"] > 0) + bool(result["note"])
+
+
+def test_a_rollout_of_ones_own_data_needs_its_frames(run_nem: Run, hand_made: Run, refused: Run) -> None:
+    run = hand_made()  # 4 frames
+    ended = run_nem("evaluate", run.folder, "--rollout", 2, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    result = read(run.folder / "evaluations" / "test-rollout2.json")
+    assert (result["steps"], len(result["rollout"]["ami_max"]["mean"])) == (1, 2)
+    assert result["rollout"]["ami_max"]["mean"] == pytest.approx([1, 1], abs=1e-9)
+    assert "expected at least 5 frames, got 4" in refused(
+        "evaluate", run.folder, "--rollout", 2, "--steps", 2, "--device", "cpu"
+    )
+    assert "rollout: expected" in refused("evaluate", run.folder, "--rollout", 3, "--device", "cpu")
+    assert "rollout: expected an integer from 0" in refused("evaluate", run.folder, "--rollout", -1)
+
+
+def test_evaluations_with_and_without_a_rollout_are_not_confused(run_nem: Run, trained: Path) -> None:
+    result = read_usual(run_nem, trained)
+    (run,) = find_runs([str(trained / "seed-0")]).runs
+    ahead, folder = Evaluation(rollout=3), trained / "seed-0" / "evaluations"
+    assert stored(run, ahead) is None
+    (folder / "test-rollout3.json").write_text(json.dumps(result))
+    assert stored(run, ahead) is None
+    del result["rollout"], result["settings"]["rollout"]  # as it was written before there were rollouts
+    (folder / "test.json").write_text(json.dumps(result))
+    assert stored(run, Evaluation()) is not None
+    assert ahead.options() == "--rollout 3"
+
+
 def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
     """Shapes that move in one direction only; the two directions are two results."""
     scores = [read_usual(run_nem, trained)["last_step"]["ami_max"]["mean"]]
@@ -108,7 +170,7 @@ def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
 
 def test_an_evaluation_from_before_a_field_was_added_still_counts(run_nem: Run, trained: Path) -> None:
     result = read_usual(run_nem, trained)
-    del result["settings"]["data"]["overlap_above"]
+    del result["settings"]["data"]["overlap"]
     path = trained / "seed-0" / "evaluations" / "test.json"
     path.write_text(json.dumps(result))
     (run,) = find_runs([str(trained / "seed-0")]).runs
@@ -213,8 +275,8 @@ def test_a_gpu_gives_the_same_losses(run_nem: Run, trained: Path) -> None:
 
 def test_the_real_process(trained: Path) -> None:
     command = [sys.executable, "-m", "neural_em", "evaluate", str(trained / "seed-0"), "--size", "3", "--device", "cpu"]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          check=False, timeout=120)  # fmt: skip
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True,
+                          check=False, timeout=SAFETY)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith("seed-0: 3 sequences, 4 steps, 2 components, 1 start\n")

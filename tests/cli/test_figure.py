@@ -53,6 +53,32 @@ def test_pictures_documents_and_animations(run_nem: Run, trained: Path) -> None:
     assert width > height  # four steps beside each other, assignment, two components and the input below each other
 
 
+def test_a_rollout_shows_what_was_read_what_happened_and_what_was_predicted(run_nem: Run, hand_made: Run) -> None:
+    """Two bars that stand still, without noise: the three rows of 1 + 2 steps are the same."""
+    run = hand_made()
+    ended = run_nem("figure", run.folder, "--kind", "rollout", "--rollout", 2, "--pick", 0, "--gif", "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    names = [f"rollout-0-test-rollout2.{kind}" for kind in ("png", "pdf", "gif")]
+    assert ended.out.split() == [str(run.folder / "figures" / name) for name in names]
+    zoom = round(112 / 6)
+    found = picture(run.folder / "figures" / names[0])
+    bars = np.zeros((6, 6, 3), np.uint8)
+    bars[:2], bars[-2:] = 255, 255
+    panel = bars.repeat(zoom, axis=0).repeat(zoom, axis=1)
+    windows = np.lib.stride_tricks.sliding_window_view(found, panel.shape)[:, :, 0]
+    rows = np.argwhere((windows[:, :, 0] == panel[0]).all(axis=(-2, -1)))
+    assert sum(np.array_equal(windows[y, x], panel) for y, x in rows) == 3 * 3
+    with Image.open(run.folder / "figures" / names[2]) as animation:
+        assert getattr(animation, "n_frames", 1) == 3
+
+
+def test_a_rollout_of_ten_steps_where_nobody_says_how_many(run_nem: Run, trained: Path) -> None:
+    ended = run_nem("figure", trained / "seed-0", "--kind", "rollout", "--pick", 1, "--gif", "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    with Image.open(trained / "seed-0" / "figures" / "rollout-1.gif") as animation:
+        assert getattr(animation, "n_frames", 1) == 4 + 10
+
+
 def test_best_and_worst_are_those_of_the_evaluation(run_nem: Run, trained: Path) -> None:
     run = trained / "seed-0"
     assert run_nem("evaluate", run, "--device", "cpu").status == 0

@@ -34,6 +34,16 @@ def test_runs_on_the_same_data_show_the_same_sequences(run_nem: Run, trained: Pa
     assert inputs[0::2] == inputs[1::2]
 
 
+def test_a_page_with_a_rollout(run_nem: Run, trained: Path) -> None:
+    ended = run_nem("report", trained / "seed-0", "--rollout", 3, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-steps="(\d+)" data-rollout="(\d+)"', page) == [("7", "3")] * 3
+    result = json.loads((trained / "seed-0" / "evaluations" / "test-rollout3.json").read_text())
+    assert f"{result['rollout']['upper_bound']['mean'][-1]:.4g}" in page
+    assert '<section id="rollout">' in page
+
+
 def test_a_run_without_masks(run_nem: Run, hand_made: Run) -> None:
     run = hand_made(groups="none")
     ended = run_nem("report", run.folder, "--device", "cpu")

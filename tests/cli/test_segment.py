@@ -75,6 +75,35 @@ def test_masks_inside_the_folder_of_frames(run_nem, tmp_path: Path, weights: str
     assert "AMI 1.000 on the last scored frame, 1.000 on average over 4 frames" in ended.out
 
 
+@pytest.mark.parametrize("kind", ["frames", "clip.npy"])
+def test_the_labels_of_each_frame_are_its_own(kind: str, run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    """Each frame lacks other pixels of the bars, which are background then; the others are upper or lower."""
+    pictures = np.stack([BARS] * 4).astype(np.uint8)
+    for t, picture in enumerate(pictures):
+        picture[0, t] = picture[4, : t + 1] = picture[5, 5 - t] = 0
+    factors = [4] * 4 if kind == "clip.npy" else [4, 2, 5, 3]  # images may differ in size
+    frames = [np.kron(each, np.ones((n, n + 1), np.uint8)) for each, n in zip(pictures, factors, strict=True)]
+    names = [f"frame-{t:05d}" for t in range(4)]
+    if kind == "clip.npy":
+        np.save(tmp_path / kind, np.stack(frames))
+    else:
+        names = ["f1", "f2", "f9", "f10"]
+        (tmp_path / kind).mkdir()
+        for name, frame in zip(names, frames, strict=True):
+            Image.fromarray(255 * frame).save(tmp_path / kind / f"{name}.png")
+    assert run_nem("segment", tmp_path / kind, "--model", weights, "--out", "out").status == 0
+    labels = [read_labels(tmp_path / "out" / "labels" / f"{name}.png") for name in names]
+    upper, lower = labels[0].max(axis=1)[[4, -1]].tolist()  # of the second row of pixels and of the last
+    assert {upper, lower} == {1, 2}
+    with np.load(tmp_path / "out" / "segmentation.npz") as arrays:
+        found, assigned = arrays["frames"][:, 0], arrays["gamma"].argmax(axis=1) + 1
+    for t, picture in enumerate(pictures):
+        expected = picture * np.where(GROUPS == 1, upper, lower)
+        assert np.array_equal(labels[t], np.kron(expected, np.ones((factors[t], factors[t] + 1), np.uint8)))
+        assert np.array_equal(found[t], picture)
+        assert np.array_equal(assigned[t] * picture, expected)
+
+
 def test_frames_of_a_folder_keep_their_names(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
     run_nem("segment", inputs(tmp_path)["frames"], "--model", weights, "--out", "out", "--movie", "gif")
     names = {path.name for path in (tmp_path / "out" / "labels").iterdir()}
@@ -117,6 +146,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no frames a second": (["clip.npy", "--fps", "0"], "fps: expected a number from 0.1 to 1000, got 0.0"),
     "device": (["clip.npy", "--device", "tpu"], "device: expected auto, cpu, cuda"),
     "masks": (["clip.npy", "--masks", "nowhere"], "nowhere"),
+    "a number for frames": (["number.npy"], "number.npy: expected frames of shape (T,H,W)"),
+    "a number for masks": (["clip.npy", "--masks", "number.npy"], "number.npy: expected labels of shape (T,H,W)"),
     "too few masks": (["clip.npy", "--masks", "one.npy"], "one.npy: expected labels for each frame"),
     "a broken frame in the middle": (["broken"], "f2.png: not a readable image"),
 }
@@ -127,6 +158,7 @@ def test_refusals_leave_nothing(case: str, refused, tmp_path: Path, weights: str
     arguments, message = WRONG[case]
     inputs(tmp_path)
     np.save(tmp_path / "one.npy", GROUPS[None])
+    np.save(tmp_path / "number.npy", np.uint8(1))
     (tmp_path / "frames").rename(tmp_path / "broken")
     (tmp_path / "broken" / "f2.png").write_bytes((tmp_path / "broken" / "f1.png").read_bytes()[:60])
     before = sorted(path.name for path in tmp_path.iterdir())

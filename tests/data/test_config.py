@@ -1,5 +1,7 @@
 """The data config fills in the paper's values and refuses what makes no sense."""
 
+import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from neural_em.data import DataConfig
     [("static-shapes", 3, 1, 28), ("flying-shapes", 3, 21, 28), ("flying-mnist", 2, 21, 24)],
 )
 def test_the_paper_s_values_are_the_defaults(kind: str, objects: int, frames: int, side: int) -> None:
-    made = DataConfig(kind)  # type: ignore[arg-type]
-    assert made.scene() == (objects, frames, side, side)
+    made = DataConfig(kind)
+    assert (made.objects, *made.shape) == (objects, frames, 1, side, side)
     assert made.velocities == (-1, 0, 1)
     assert (made.train_size, made.validation_size, made.test_size) == (50_000, 1_000, 10_000)
     assert not made.fresh
@@ -31,9 +33,7 @@ def test_sizes_by_split() -> None:
 
 def test_files_leave_open_what_they_decide() -> None:
     made = DataConfig("file", path="frames.h5")
-    assert (made.objects, made.frames, made.height, made.width) == (None, None, None, None)
-    with pytest.raises(NeuralEMError, match="kind"):
-        made.scene()
+    assert (made.shape, made.frames, made.height, made.width) == (None, None, None, None)
 
 
 def test_a_config_survives_yaml() -> None:
@@ -48,7 +48,7 @@ def test_digits_are_cropped_but_in_files_from_before_they_were() -> None:
     assert made.crop == "before"
     assert config.from_dict(DataConfig, older) == DataConfig("flying-mnist", digits=20, crop="none")
     assert config.from_dict(DataConfig, config.to_dict(made)) == made
-    assert config.from_dict(DataConfig, {"kind": "static-shapes"}).crop is None
+    assert not hasattr(config.from_dict(DataConfig, {"kind": "static-shapes"}), "crop")
     assert config.override(DataConfig("flying-shapes"), ["kind=flying-mnist"]).crop == "before"
 
 
@@ -56,7 +56,7 @@ def test_numpy_numbers_will_do_and_can_be_written() -> None:
     given: Any = {"objects": np.int64(3), "velocities": np.arange(-2, 3), "train_size": np.int32(7)}
     above: Any = {"threshold": np.float32(0.5), "overlap_above": np.float64(0.25)}
     made = DataConfig("flying-mnist", **given, **above)
-    expected = DataConfig("flying-mnist", 3, velocities=(-2, -1, 0, 1, 2), train_size=7, overlap_above=0.25)
+    expected = DataConfig("flying-mnist", objects=3, velocities=(-2, -1, 0, 1, 2), train_size=7, overlap_above=0.25)
     assert config.dump(made) == config.dump(expected)
 
 
@@ -69,12 +69,12 @@ def test_numpy_numbers_will_do_and_can_be_written() -> None:
         ({"objects": 2.0}, ["objects", "2.0"]),
         ({"objects": 20}, ["objects", "at most 19"]),
         ({"kind": "flying-mnist", "objects": 12}, ["objects", "at most 11"]),
-        ({"kind": "static-shapes", "frames": 2}, ["frames", "got 2"]),
+        ({"kind": "static-shapes", "frames": 2}, ["frames", "from 1 to 1", "got 2"]),
         ({"height": 5}, ["7 x 12", "5 x 28"]),
         ({"height": 10**9}, ["height", "4096"]),
         ({"train_size": 0}, ["train_size", "got 0"]),
         ({"validation_size": None}, ["validation_size", "None"]),
-        ({"threshold": -0.1}, ["threshold", "-0.1"]),
+        ({"kind": "flying-mnist", "threshold": -0.1}, ["threshold", "-0.1"]),
         ({"threshold": 0.3}, ["threshold", "'flying-mnist'", "'flying-shapes'"]),
         ({"kind": "flying-mnist", "overlap_above": 0.6}, ["overlap_above", "to the threshold, 0.5", "0.6"]),
         ({"kind": "flying-mnist", "overlap_above": float("nan")}, ["overlap_above", "nan"]),
@@ -86,8 +86,8 @@ def test_numpy_numbers_will_do_and_can_be_written() -> None:
         ({"velocities": ()}, ["velocities", "()"]),
         ({"velocities": 1}, ["velocities", "a list of integers", "got 1"]),
         ({"velocities": (10**6,)}, ["velocities", "from -4096 to 4096"]),
-        ({"overlap": "add"}, ["overlap", "maximum, sum"]),
-        ({"overlap": "sum"}, ["overlap", "'flying-mnist'", "'flying-shapes'"]),
+        ({"kind": "flying-mnist", "overlap": "add"}, ["overlap", "maximum, sum, hide"]),
+        ({"overlap": "sum"}, ["overlap", "maximum, hide", "'sum'"]),
         ({"kind": "static-shapes", "digits": 20}, ["digits", "'flying-mnist'"]),
         ({"kind": "flying-mnist", "crop": "yes"}, ["crop", "before, after, none", "'yes'"]),
         ({"crop": "none"}, ["crop", "'flying-mnist'", "'flying-shapes'"]),
@@ -95,8 +95,8 @@ def test_numpy_numbers_will_do_and_can_be_written() -> None:
         ({"channels": "grey"}, ["channels", "kind 'file'", "'flying-shapes'"]),
         ({"kind": "flying-mnist", "fit": "crop"}, ["fit", "kind 'file'", "'flying-mnist'"]),
         ({"kind": "static-shapes", "stride": 2}, ["stride", "kind 'file'", "'static-shapes'"]),
-        ({"kind": "file", "path": "x", "objects": 3}, ["objects", "generated", "'file'"]),
-        ({"kind": "file", "path": "x", "velocities": (0, 1)}, ["velocities", "generated", "'file'"]),
+        ({"kind": "file", "path": "x", "objects": 3}, ["objects", "'flying-shapes'", "'file'"]),
+        ({"kind": "file", "path": "x", "velocities": (0, 1)}, ["velocities", "'flying-shapes'", "'file'"]),
         ({"kind": "file"}, ["path"]),
         ({"kind": "file", "path": "x.h5", "fresh": True}, ["fresh", "generated", "'file'"]),
         ({"kind": "file", "path": "x", "fit": "resize"}, ["height and width"]),
@@ -108,6 +108,27 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object], words: list[s
     with pytest.raises(NeuralEMError) as error:
         DataConfig(**fields)  # type: ignore[arg-type]
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_file_from_before_kinds_had_their_own_fields_is_read() -> None:
+    """It names the fields of all kinds, as they usually are; another kind's field that was set is refused."""
+    older = {
+        "kind": "flying-shapes", "objects": 5, "frames": 21, "height": 28, "width": 28, "velocities": [-1, 0, 1],
+        "overlap": "maximum", "threshold": 0.5, "overlap_above": None, "digits": None, "mnist": None, "path": None,
+        "masks": None, "channels": "auto", "fit": "none", "stride": None, "train_size": 50000, "validation_size": 1000,
+        "test_size": 10000, "fresh": False,
+    }  # fmt: skip
+    assert config.from_dict(DataConfig, older) == DataConfig("flying-shapes", objects=5)
+    with pytest.raises(NeuralEMError, match="digits is for kind 'flying-mnist', not for 'flying-shapes'"):
+        config.from_dict(DataConfig, {**older, "digits": 20})
+    files = {**older, "kind": "file", "objects": None, "path": "x", "frames": None, "height": None, "width": None}
+    assert config.from_dict(DataConfig, files) == DataConfig("file", path="x")
+
+
+def test_copies_are_of_the_same_kind() -> None:
+    made = DataConfig("flying-mnist", objects=3, crop="after")
+    assert copy.deepcopy(made) == made
+    assert dataclasses.replace(made, objects=2) == DataConfig("flying-mnist", crop="after")
 
 
 def test_an_unknown_split_is_refused() -> None:

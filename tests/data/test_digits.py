@@ -12,7 +12,7 @@ from scipy import stats
 
 from neural_em import NeuralEMError
 from neural_em.data import DataConfig, flying_mnist
-from neural_em.data.digits import digit_scenes, digit_sprites, digits_of, halve
+from neural_em.data.digits import digit_sprites, digits_of, halve
 
 SAMPLE = Path(__file__).parent / "mnist"  # MNIST's first 60 training and first 60 test digits
 HASHES = {  # sha256 of frames (float32) and groups of the first 16 sequences, made on a CPU
@@ -108,9 +108,7 @@ def test_a_lone_digit_is_one_of_its_split_pixel_for_pixel(split: str) -> None:
 )
 def test_frames_against_painting_by_hand(overlap: str, threshold: float, above: float | None, crop: str) -> None:
     options: dict[str, Any] = {"overlap": overlap, "threshold": threshold, "overlap_above": above, "crop": crop}
-    scenes = digit_scenes(
-        DataConfig("flying-mnist", objects=3, frames=1, mnist=str(SAMPLE), **options), "training", 4, "cpu"
-    )
+    scenes = DataConfig("flying-mnist", objects=3, frames=1, mnist=str(SAMPLE), **options).scenes("training", 4)
     sprite, corner, _, room = scenes.place(torch.arange(30))
     overlaps = torch.cat([painted.overlaps for _, painted in scenes.sequences(torch.arange(30))])
     frames, groups = flying_mnist(30, 3, 1, seed=4, mnist=SAMPLE, **options)
@@ -159,11 +157,11 @@ def test_tiny_digits_are_cropped_as_by_hand(crop: str, expected: dict[str, list[
     header = np.array([0x803, len(TINY), 28, 28], ">u4").tobytes()
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(header + images.tobytes())
     config = DataConfig("flying-mnist", objects=1, frames=40, height=14, width=14, mnist=str(tmp_path), crop=crop)  # type: ignore[arg-type]
-    scenes = digit_scenes(config, "test", 0, "cpu")
+    scenes = config.scenes("test", 0)
     assert scenes.sprites.height.tolist() == [len(rows) for rows in expected.values()]
     assert scenes.sprites.width.tolist() == [len(rows[0]) for rows in expected.values()]
     sprite, corner, velocity, _ = scenes.place(torch.arange(60))
-    frames = torch.cat([painted.frames for _, painted in scenes.sequences(torch.arange(60))])
+    frames = torch.cat([painted.frames[:, :, 0] for _, painted in scenes.sequences(torch.arange(60))])
     for n in range(60):
         rows = np.array(list(expected.values())[int(sprite[n, 0])])
         (top, left), (down, right) = corner[n, 0].tolist(), velocity[n, 0].tolist()
@@ -189,14 +187,14 @@ def test_an_empty_digit_takes_its_whole_box() -> None:
 def test_cropped_digits_are_as_large_as_mnists_are(crop: str, height: float, width: float) -> None:
     """Against the means of all 60,000 training digits; the first 50 of them differ from these by chance."""
     config = DataConfig("flying-mnist", mnist=str(SAMPLE), crop=crop)  # type: ignore[arg-type]
-    sprites = digit_scenes(config, "training", 0, "cpu").sprites
+    sprites = config.scenes("training", 0).sprites
     assert float(sprites.height.double().mean()) == pytest.approx(height, abs=0.25)
     assert float(sprites.width.double().mean()) == pytest.approx(width, abs=0.5)
 
 
 def test_digits_and_corners_are_uniform() -> None:
     config = DataConfig("flying-mnist", mnist=str(SAMPLE), crop="none")
-    sprite, corner, _, _ = digit_scenes(config, "training", 0, "cpu").place(torch.arange(5000))
+    sprite, corner, _, _ = config.scenes("training", 0).place(torch.arange(5000))
     assert stats.chisquare(np.bincount(sprite.flatten().numpy(), minlength=50)).pvalue > 1e-3
     place = corner[..., 0] * 11 + corner[..., 1]
     assert stats.chisquare(np.bincount(place.flatten().numpy(), minlength=121)).pvalue > 1e-3
@@ -204,7 +202,7 @@ def test_digits_and_corners_are_uniform() -> None:
 
 def test_corners_of_cropped_digits_are_uniform_over_their_own_room() -> None:
     config = DataConfig("flying-mnist", mnist=str(SAMPLE))
-    _, corner, _, room = digit_scenes(config, "training", 0, "cpu").place(torch.arange(5000))
+    _, corner, _, room = config.scenes("training", 0).place(torch.arange(5000))
     for axis in (0, 1):
         for size in room[..., axis].unique().tolist():
             chosen = corner[..., axis][room[..., axis] == size].numpy()

@@ -108,7 +108,7 @@ NAMES = ("1.png", "2.png", "10.png", "a.jpg", "b.npy", "c.gif", "d.txt", "e", ".
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_folders_of_anything(data: st.DataObject, tmp_path: Path) -> None:
     """Files, folders and links of any names and contents, some damaged, as frames and as masks."""

@@ -1,6 +1,7 @@
 """Streams of frames from images, folders, GIFs, videos and arrays."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,23 @@ def test_arrays(name: str, suffix: str, tmp_path: Path) -> None:
     assert np.array_equal(frames, expected)
 
 
+@pytest.mark.parametrize(("free", "fits"), [(12 * 16 * 5, True), (12 * 16 * 5 - 1, False)])
+def test_an_archive_is_unpacked_only_if_it_fits_into_memory(
+    free: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused by what its header says, before a byte of it is unpacked."""
+    monkeypatch.setattr("neural_em.data.arrays.memory_budget", lambda device: free)
+    np.savez_compressed(tmp_path / "a.npz", frames=GREY)
+    if fits:
+        assert np.array_equal(np.stack(list(open_source(tmp_path / "a.npz"))), GREY[..., None])
+        return
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *a, **o: pytest.fail("it was unpacked"))
+    with pytest.raises(
+        NeuralEMError, match=r"a\.npz: frames\.npy: expected an array that fits into memory .* 960 bytes"
+    ):
+        open_source(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32, np.float64])
 def test_zeros_and_ones_are_black_and_white_in_any_type(kind: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", (GREY > 100).astype(kind))
@@ -224,6 +242,9 @@ DAMAGED: dict[str, tuple[str, Any]] = {
     "archive of other names": ("a.npz", lambda path: np.savez(path, a=GREY, b=GREY)),
     "empty array": ("a.npy", lambda path: np.save(path, np.zeros((0, 3, 3)))),
     "text array": ("a.npy", lambda path: np.save(path, np.array(["a", "b"]))),
+    "no axes": ("a.npy", lambda path: np.save(path, np.float32(0.5))),
+    "no axes in an archive": ("a.npz", lambda path: np.savez(path, frames=np.uint8(1))),
+    "no axes in a folder": ("a", lambda path: (path.mkdir(), np.save(path / "b.npy", np.float32(0.5)))),
     "one axis": ("a.npy", lambda path: np.save(path, np.zeros(9))),
     "six axes": ("a.npy", lambda path: np.save(path, np.zeros((2,) * 6))),
     "not a number": ("a.npy", lambda path: np.save(path, np.full((4, 5, 6), np.nan))),
@@ -263,3 +284,24 @@ def test_a_file_that_is_really_a_playlist_fetches_nothing(tmp_path: Path) -> Non
     (tmp_path / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
     with pytest.raises(NeuralEMError, match=r"a\.mp4"):
         list(open_source(tmp_path / "a.mp4"))
+
+
+def test_every_start_of_ffmpeg_is_kept_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is inside the file: what it names is opened only if it is a file, in whichever version of ffmpeg."""
+    path = write_video(tmp_path / "a.mp4", video_frames(3))
+    started: list[list[str]] = []
+    start = subprocess.Popen
+
+    def watch(command: list[str], *arguments: Any, **options: Any) -> Any:
+        started.append(list(map(str, command)))
+        return start(command, *arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", watch)
+    source = open_source(path)
+    assert source.count() == len(list(source)) == 3
+    reading = [command[: command.index("-i") + 2] for command in started if str(path) in command]
+    assert len(reading) == 3  # to look at it, to count, to read
+    for command in reading:
+        assert command.index("-i") + 1 == command.index(str(path))
+        allowed = command[command.index("-protocol_whitelist") + 1]
+        assert set(allowed.split(",")) <= {"file", "pipe"}

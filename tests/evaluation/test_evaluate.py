@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.results import read_json, write_json
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.em import Info, State
+from tests.known import GROUPS, known_model
 
 SIDE, SCALE = 12, 0.1
 CONFIG = ModelConfig(height=SIDE, width=SIDE, theta_size=8, convolutions=(4,), hidden=0, steps=5)
@@ -36,7 +38,9 @@ class Stub(NeuralEM):
         self.taken = 0
         return super().start(x, components, gamma, generator)
 
-    def step(self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True) -> tuple[State, Info]:
+    def step(
+        self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
+    ) -> tuple[State, Info]:
         label = (x_next[:, 0] / SCALE).round().long()
         K = state.gamma.shape[1]
         gamma = torch.nn.functional.one_hot(self.component(label, x_noisy, K), K).movedim(-1, 1)[:, :, None].float()
@@ -120,7 +124,7 @@ def test_a_step_is_scored_against_the_next_frame() -> None:
     """Were step t scored against frame t, jumping squares would not fit; against frame t + 1 they do."""
     data = sequences(5)
     still = Perfect()
-    still.step = lambda state, x_noisy, x_next, check=True: Stub.step(still, state, x_noisy, x_noisy)  # type: ignore
+    still.step = lambda state, x_noisy, x_next, **options: Stub.step(still, state, x_noisy, x_noisy)  # type: ignore
     still.draw = lambda x, components, keys: (x[:-1], torch.ones(x.shape[1], components, 1, SIDE, SIDE))  # type: ignore
     assert evaluate(Perfect(), data, EvaluationConfig(3)).last_step["ari"].mean == 1.0
     assert evaluate(still, data, EvaluationConfig(3)).last_step["ari"].mean < 0.5
@@ -221,6 +225,43 @@ def test_a_real_model_is_scored_as_its_unroll_is() -> None:
     largest = out.gamma[-1].amax(dim=1)[:, 0]
     expected = [largest[n][groups[-1, n] > 0].mean().item() for n in range(3)]
     assert result.per_sequence["confidence"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_rollout_is_scored_apart() -> None:
+    """Bars that stand still are predicted for ever; where squares jump, each wrong pixel of a repeat costs 6 ln 10."""
+    still = np.broadcast_to(GROUPS, (3, 6, 6, 6)).copy()
+    data = MemoryDataset(torch.from_numpy(still > 0)[:, :, None].float(), torch.from_numpy(still))
+    result = evaluate(known_model(), data, EvaluationConfig(components=2, steps=2, rollout=3, starts=2))
+    assert (result.steps, len(result.curves["ari"].mean)) == (2, 2)
+    assert result.rollout["ami_max"].mean == pytest.approx((1.0,) * 3)
+    assert result.rollout["upper_bound"].mean == pytest.approx([24 * 4.54e-5] * 3, rel=0.01)
+    assert result.rollout["repeated"].mean == pytest.approx([0.0] * 3, abs=1e-4)
+    assert result.rollout["ari"].count == (6, 6, 6)  # two starts
+
+    jumping, model = sequences(5, frames=8), NeuralEM(CONFIG, seed=2)
+    binary = MemoryDataset((jumping._frames > 0).float(), jumping._groups)
+    result = evaluate(model, binary, EvaluationConfig(components=3, rollout=3))
+    x = binary.batch(torch.arange(5)).frames
+    wrong = [(x[4] != x[t]).flatten(1).sum(dim=1).double().mean().item() for t in (5, 6, 7)]
+    assert result.steps == 4
+    assert result.rollout["repeated"].mean == pytest.approx([6 * math.log(10) * number for number in wrong], rel=1e-4)
+    short = MemoryDataset(binary._frames[:, :5], binary._groups[:, :5])
+    before = evaluate(model, short, EvaluationConfig(components=3))
+    assert result.per_sequence == before.per_sequence
+    assert (result.curves, result.whole_sequence) == (before.curves, before.whole_sequence)
+    assert result.baselines == before.baselines
+    assert before.rollout == {}
+
+
+def test_a_rollout_needs_frames_to_be_compared_with() -> None:
+    with pytest.raises(NeuralEMError, match=r"rollout: expected 9 frames a sequence, for 3 \+ 5 steps, got 6"):
+        evaluate(Perfect(), sequences(2), EvaluationConfig(components=3, steps=3, rollout=5))
+    with pytest.raises(NeuralEMError, match=r"expected 7 frames a sequence, for 1 \+ 5 steps"):
+        evaluate(Perfect(), sequences(2), EvaluationConfig(components=3, rollout=5))
+    with pytest.raises(NeuralEMError, match="rollout: expected an integer from 0 to 100000, got -1"):
+        EvaluationConfig(components=3, rollout=-1)
+    image = evaluate(NeuralEM(CONFIG), sequences(2), EvaluationConfig(components=3, static=True, rollout=4))
+    assert (image.steps, len(image.rollout["total"].mean)) == (CONFIG.steps, 4)
 
 
 def test_more_starts_begin_with_the_first() -> None:

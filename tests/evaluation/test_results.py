@@ -32,11 +32,11 @@ from neural_em.model import ModelConfig, NeuralEM
 def result() -> Result:
     """Six small sequences, the first without anything to score."""
     generator = torch.Generator().manual_seed(0)
-    groups = torch.randint(0, 4, (6, 4, 8, 8), generator=generator).to(torch.uint8)
+    groups = torch.randint(0, 4, (6, 5, 8, 8), generator=generator).to(torch.uint8)
     groups[0] = 0
     data = MemoryDataset((groups > 1).float()[:, :, None], groups, note="a note")
     model = NeuralEM(ModelConfig(height=8, width=8, theta_size=4, convolutions=(), hidden=0))
-    return evaluate(model, data, EvaluationConfig(components=3, starts=2))
+    return evaluate(model, data, EvaluationConfig(components=3, starts=2, rollout=1))
 
 
 def test_summary_worked_out_by_hand() -> None:
@@ -81,13 +81,15 @@ def test_csv_holds_every_summary(result: Result, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {
         "step", "last step", "mean over steps", "whole sequence", "start with the lowest loss",
-        "baseline: connected components", "baseline: k-means",
+        "baseline: connected components", "baseline: k-means", "rollout",
     }  # fmt: skip
     steps = [row for row in rows if row["section"] == "step" and row["score"] == "ami_max"]
     assert [int(row["step"]) for row in steps] == [1, 2, 3]
     assert [float(row["upper_quartile"]) for row in steps] == list(result.curves["ami_max"].upper_quartile)
     (last,) = [row for row in rows if row["section"] == "last step" and row["score"] == "ami_max"]
     assert {**last, "section": "step", "step": "3"} == steps[-1]
+    (error,) = [row for row in rows if row["section"] == "rollout" and row["score"] == "repeated"]
+    assert (error["step"], float(error["mean"])) == ("1", result.rollout["repeated"].mean[0])
 
 
 def test_sequences_csv_has_a_row_for_each(result: Result, tmp_path: Path) -> None:
@@ -134,6 +136,22 @@ def test_a_cut_result_is_refused(result: Result, tmp_path: Path) -> None:
         path.write_text(json.dumps(cut))
         with pytest.raises(NeuralEMError, match="evaluation result"):
             read_json(path)
+
+
+def test_a_result_from_before_there_were_rollouts_is_read(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(result, path)
+    values = json.loads(path.read_text())
+    del values["rollout"], values["settings"]["rollout"]
+    path.write_text(json.dumps(values))
+    old = read_json(path)
+    assert old.rollout == {}
+    assert old.rollout_steps == 0
+    assert old.curves == result.curves
+    values["settings"]["rollout"] = 2  # says that there was one
+    path.write_text(json.dumps(values))
+    with pytest.raises(NeuralEMError, match="rollout: expected all of total, intra"):
+        read_json(path)
 
 
 def test_files_that_are_not_there_or_cannot_be(result: Result, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_runs_evaluated_differently_are_not_averaged() -> None:
     first = made_up(0.5)
     with pytest.raises(NeuralEMError, match="components: expected the same in every run, 3, got 5"):
         aggregate([first, made_up(0.5, settings={"components": 5, "static": False, "starts": 1})])
-    with pytest.raises(NeuralEMError, match="got 1234 and 3"):
+    with pytest.raises(NeuralEMError, match="steps: expected the same in every run, 2, got 3"):
         aggregate([first, made_up(0.5, steps=3)])
     with pytest.raises(NeuralEMError, match="results: expected at least one, got 0"):
         aggregate([])
@@ -69,6 +69,23 @@ def test_the_text_of_a_result() -> None:
         "           last step          quartiles  mean over steps  whole sequence  k-means",
         "AMI (max)      0.500  0.400 0.500 0.600            0.250               –    0.250",
     ]
+
+
+def test_a_rollout_has_a_line_for_each_step() -> None:
+    settings = {"components": 3, "static": False, "starts": 1, "rollout": 2}
+    errors = Curve((1.0, 250.0), (0.0, 0.0), (0.0, 0.0), (9.0, 9.0), (9, 9))
+    result = made_up(0.5, settings=settings, rollout={"upper_bound": errors, "repeated": errors, "total": errors})
+    assert result_table(result).splitlines()[-3:] == [
+        "without input, step  next-step error  last frame repeated",
+        "1                              1.000                1.000",
+        "2                              250.0                250.0",
+    ]
+    higher = dataclasses.replace(errors, mean=(3.0, 250.0))
+    both = aggregate([result, dataclasses.replace(result, rollout={"upper_bound": higher})])
+    assert both.rollout["upper_bound"][0] == MeanDeviation(2.0, pytest.approx(2**0.5), 2)
+    assert "1                      2.000 ± 1.414" in aggregate_table(both)
+    with pytest.raises(NeuralEMError, match="rollout_steps: expected the same in every run, 2, got 0"):
+        aggregate([result, made_up(0.5)])
 
 
 def test_the_text_says_what_is_missing() -> None:

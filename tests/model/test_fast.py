@@ -8,7 +8,7 @@ import torch
 from neural_em import randomness
 from neural_em.errors import NeuralEMError
 from neural_em.model import ModelConfig, NeuralEM, preset
-from neural_em.model.fast import accelerate
+from neural_em.model.fast import FastNeuralEM, accelerate
 from neural_em.model.fast.gathering import Rows, join
 from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
@@ -52,10 +52,27 @@ def test_trains_as_the_plain_path_does(name, dtype, steps, tolerance):
     torch.testing.assert_close(losses[1], losses[0], rtol=tolerance, atol=0)
 
 
-def test_shares_its_parameters_with_the_plain_model():
-    model = NeuralEM(preset("flying-shapes"))
+def assert_one_model(twin, model):
+    """Every parameter of one is the other's, under one name."""
+    ours, theirs = dict(twin.named_parameters()), dict(model.named_parameters())
+    assert list(ours) == list(theirs)
+    assert all(ours[name] is parameter for name, parameter in theirs.items())
+    assert list(twin.state_dict()) == list(model.state_dict())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_shares_its_parameters_with_the_plain_model(name):
+    model = NeuralEM(preset(name))
     twin = accelerate(model)
-    assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
+    assert_one_model(twin, model)
+    other = NeuralEM(preset(name), seed=5)
+    twin.load_state_dict(other.state_dict())
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    assert_one_model(twin.double(), model)
+    assert next(model.parameters()).dtype == torch.float64
+    again = accelerate(twin)
+    assert type(again) is FastNeuralEM
+    assert_one_model(again, model)
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1), (3, 13, 10), (2, 5, 28)])
@@ -113,7 +130,7 @@ def test_the_gradient_step_through_a_deeper_decoder(deeper):
     for ours, theirs in zip(gradients[1], gradients[0], strict=True):
         assert theirs.abs().max() > 0
         torch.testing.assert_close(ours, theirs)
-    with pytest.raises(NeuralEMError, match="dtype: expected none for N-EM through more than one layer"):
+    with pytest.raises(NeuralEMError, match=r"^dtype: expected none for a model that keeps some of its plain layers"):
         accelerate(model, torch.bfloat16)
 
 

@@ -1,5 +1,6 @@
 """Synthetic sequences: filled squares that move one pixel a step, with a known hard or soft assignment."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -20,6 +21,13 @@ def moving_squares(steps=4, components=3, channels=1, height=12, width=15, label
     frames = np.repeat((groups > 0)[:, None], channels, axis=1).astype(np.float32)
     psi = gamma[:, :, None] * frames[:, None]
     return SequenceReport(label, frames, gamma, psi, groups, 0.5)
+
+
+@pytest.fixture
+def rolled_out() -> SequenceReport:
+    """Five steps of which the last two have no input; what was read is the frame upside down, predictions are half."""
+    made = moving_squares(steps=5)
+    return dataclasses.replace(made, psi=made.psi / 2, rollout=2, inputs=made.frames[:, :, ::-1])
 
 
 @pytest.fixture

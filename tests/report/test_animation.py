@@ -46,6 +46,17 @@ def test_gif_shows_the_exact_colours_of_a_hard_assignment(squares, tmp_path):
         assert picture.shape[1] == GAP + 5 * width
 
 
+def test_steps_without_input_have_frames_of_another_colour(rolled_out):
+    pictures = animation_frames(rolled_out, 7)
+    for t, picture in enumerate(pictures):
+        for index, strip in enumerate(rolled_out.frames_rgb().values()):
+            assert np.array_equal(panel(picture, index, 12, 15, 7), strip[t])
+        assert np.array_equal(panel(picture, 3, 12, 15, 7), rolled_out.assignment_rgb()[t])
+    edges = [picture[GAP, GAP].tolist() for picture in pictures]
+    assert edges == [edges[0]] * 3 + [edges[3]] * 2
+    assert edges[0] != edges[3]
+
+
 def test_gif_of_more_than_256_colours_keeps_the_components_exact_and_the_rest_close(squares, tmp_path):
     sequence = squares(steps=4, components=3)
     rng = np.random.default_rng(3)

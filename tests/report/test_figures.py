@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from neural_em.errors import NeuralEMError
 from neural_em.report.colours import palette
-from neural_em.report.figures import pixel_figure, save_figure, sequence_figure, static_figure
+from neural_em.report.figures import pixel_figure, rollout_figure, save_figure, sequence_figure, static_figure
 
 
 def read(path):
@@ -54,6 +54,20 @@ def test_sequence_figure_has_a_panel_a_step_for_assignment_components_and_input(
     sizes = [(rows.stop - rows.start, columns.stop - columns.start) for rows, columns in regions]
     # the input is white in places, but never on its frame
     assert sizes.count(side) == 3 * (1 + 3 + 1)
+
+
+def test_rollout_figure_sets_the_steps_without_input_apart(rolled_out, tmp_path):
+    figure = rollout_figure(rolled_out, steps=[2, 3, 4, 5], magnification=4)
+    save_figure(figure, tmp_path / "rollout.png")
+    picture = read(tmp_path / "rollout.png")
+    names = [text.get_text() for text in figure.texts]
+    assert names == ["2", "3", "+1", "+2", "input", "what happened", "prediction", "assignment", "step"]
+    for strip in (*rolled_out.frames_rgb().values(), rolled_out.assignment_rgb()):
+        assert [occurrences(picture, enlarged(strip[t], 4)) for t in range(5)] == [0, 1, 1, 1, 1]
+    regions = ndimage.find_objects(ndimage.label((picture != 255).any(axis=-1))[0])
+    lefts = sorted({c.start for r, c in regions if (r.stop - r.start, c.stop - c.start) == (12 * 4 + 8, 15 * 4 + 8)})
+    gaps = np.diff(lefts) - (15 * 4 + 8)
+    assert gaps[0] == gaps[2] < gaps[1]
 
 
 def test_colour_sequences_are_drawn_in_their_own_colours(squares, tmp_path):

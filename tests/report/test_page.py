@@ -76,6 +76,20 @@ def test_the_page_has_every_section_and_a_player_for_every_sequence(squares):
     assert {f"#{section['id']}" for section in page.all("section")} <= anchors
 
 
+def test_a_rollout_has_a_player_that_knows_it_and_charts_of_its_own(squares, rolled_out):
+    curve = StepCurve(*np.random.default_rng(1).random((3, 2)))
+    run = report(squares, sequences=[rolled_out], rollout={"next-step error": curve, "last frame repeated": curve})
+    page = Outline(render_page([run]))
+    (player,) = page.all("article", "player")
+    assert (player["data-steps"], player["data-rollout"]) == ("5", "2")
+    shown = [canvas["aria-label"] for canvas in page.all("canvas")]
+    assert shown[:5] == ["input", "what happened", "prediction", "assignment", "true groups"]
+    assert "Rollout" in [text for tag, text in page.texts if tag == "h2"]
+    assert len(page.all("figure", "chart")) == 3 + 2
+    plain = Outline(render_page([report(squares)]))
+    assert {player["data-rollout"] for player in plain.all("article", "player")} == {"0"}
+
+
 def test_sprites_hold_the_exact_colours_of_every_step(squares):
     run = report(squares)
     page = Outline(render_page([run]))

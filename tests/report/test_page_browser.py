@@ -15,6 +15,7 @@ from PIL import Image
 from neural_em.report.colours import palette
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport, write_page
+from tests.processes import SAFETY
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -50,7 +51,7 @@ class Browser:
 
     def receive(self):
         while b"\0" not in self.buffer:
-            assert select.select([self.back], [], [], 60)[0], "the browser does not answer"
+            assert select.select([self.back], [], [], SAFETY)[0], "the browser does not answer"
             data = os.read(self.back, 1 << 16)
             assert data, "the browser has ended"
             self.buffer += data
@@ -77,7 +78,7 @@ class Browser:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def until(self, expression):
-        end = time.monotonic() + 30
+        end = time.monotonic() + SAFETY
         while not self.value(expression):
             assert time.monotonic() < end, expression
             time.sleep(0.02)
@@ -101,7 +102,8 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=features)
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        time.sleep(0.3)
+        self.value("window.drawn = 0; (function again() { window.drawn += 1; requestAnimationFrame(again); })()")
+        self.until("window.drawn > 2")  # with the new size and colours
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB"))
@@ -124,7 +126,7 @@ class Browser:
         self.session = None
         os.write(self.to, b'{"id": 0, "method": "Browser.close"}\0')
         try:
-            self.process.wait(20)
+            self.process.wait(SAFETY)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -193,16 +195,43 @@ def test_the_player_steps_by_key_and_shows_the_right_pixels(browser, page, squar
     assert browser.complaints() == []
 
 
+def test_steps_without_input_are_marked(browser, squares, rolled_out, tmp_path):
+    browser.open(write_page(tmp_path / "rollout.html", [RunReport("one", sequences=[rolled_out, squares(steps=5)])]))
+    browser.value("document.querySelector('.player').focus()")
+    seen = []
+    for _ in range(5):
+        marked = browser.value("Array.from(document.querySelectorAll('.player'), (p) => p.matches('.rollout'))")
+        seen.append((browser.value("document.querySelector('output').textContent"), *marked))
+        browser.key("ArrowLeft")
+    assert seen == [
+        ("3 + 2 / 5", True, False), ("3 + 1 / 5", True, False), ("3 / 5", False, False), ("2 / 5", False, False),
+        ("1 / 5", False, False),
+    ]  # fmt: skip
+    assert np.array_equal(shown(browser, "what happened"), rolled_out.frames_rgb()["what happened"][0])
+    assert browser.complaints() == []
+
+
+# in the place of the browser's clock: what is to be done again and again is done when the test says so
+CLOCK = """
+window.ticking = new Map();
+window.setInterval = (tick) => { window.ticking.set(window.ticking.size + 1, tick); return window.ticking.size; };
+window.clearInterval = (number) => { window.ticking.delete(number); };
+"""
+TICK = "window.ticking.forEach((tick) => tick())"
+
+
 def test_space_plays_and_pauses(browser, page):
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=CLOCK)
     browser.open(page)
     browser.value("document.querySelector('.player').focus()")
     browser.key(" ", "Space")
     assert browser.value("document.querySelector('.play').getAttribute('aria-label')") == "pause"
-    browser.until("document.querySelector('.player').dataset.step === '2'")  # from the beginning
+    for expected in (1, 2, 3):  # from the beginning
+        browser.value(TICK)
+        assert steps(browser) == [expected] * 4
     browser.key(" ", "Space")
-    stopped = steps(browser)
-    time.sleep(0.5)
-    assert steps(browser) == stopped
+    browser.value(TICK)
+    assert steps(browser) == [3, 3, 3, 3]
     assert browser.value("document.querySelector('.play').getAttribute('aria-label')") == "play"
 
 

@@ -76,11 +76,24 @@ def test_sprite_breaks_lines_at_the_widest():
         ({"psi": np.zeros((4, 3, 3, 12, 15))}, r"psi: expected the shape \(4, 3, 1, 12, 15\)"),
         ({"psi": np.full((4, 3, 1, 12, 15), np.nan)}, "psi: expected finite numbers"),
         ({"groups": np.zeros((12, 15), int)}, "groups: expected the shape"),
+        ({"inputs": np.zeros((4, 1, 12, 14))}, r"inputs: expected the shape \(4, 1, 12, 15\), got"),
+        ({"inputs": np.full((4, 1, 12, 15), np.nan)}, "inputs: expected finite numbers"),
+        ({"rollout": 5}, "rollout: expected a number from 0 to 4, got 5"),
     ],
 )
 def test_wrong_shapes_are_refused(squares, change, message):
     with pytest.raises(NeuralEMError, match=message):
         dataclasses.replace(squares(), **change)
+
+
+def test_steps_without_input_are_counted_from_the_last_input(rolled_out):
+    assert [rolled_out.step_name(step) for step in range(1, 6)] == ["1", "2", "3", "+1", "+2"]
+    shown = rolled_out.frames_rgb()
+    assert list(shown) == ["input", "what happened", "prediction"]
+    white = (rolled_out.groups > 0)[..., None]
+    assert np.array_equal(shown["what happened"], np.uint8(255) * white.repeat(3, -1))
+    assert np.array_equal(shown["input"], shown["what happened"][:, ::-1])
+    assert np.array_equal(shown["prediction"], np.uint8(128) * white.repeat(3, -1))  # the largest psi, a half
 
 
 def test_a_magnification_that_is_no_integer_is_refused():

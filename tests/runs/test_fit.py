@@ -228,6 +228,21 @@ def test_more_epochs_go_on_with_a_finished_run(tiny: Any, tmp_path: Path) -> Non
     assert _left(tmp_path / "longer") == _left(tmp_path / "whole")
 
 
+def test_the_best_epoch_may_lie_before_the_interruption(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With losses 5 4, a stop, and then 6 7: the model that is left is that of epoch 2, which this start never had."""
+    losses = iter([5.0, 4.0, 6.0, 7.0])
+    monkeypatch.setattr("neural_em.training.loop.validate", lambda *a: Validation(next(losses), 0.0, 1.0, 0.5))
+    first, second = tiny.build(), tiny.build()
+    fit(first, tiny.training, tiny.with_(epochs=2), tiny.validation, tmp_path)
+    outcome = fit(second, tiny.training, tiny.with_(epochs=4), tiny.validation, tmp_path)
+    assert (outcome.progress.epoch, outcome.progress.best_epoch) == (4, 2)
+    assert _same(_weights(second), _weights(first))
+    assert _same(read(tmp_path / "best.safetensors")[2], _weights(first))
+    assert not _same(read(tmp_path / "last.safetensors")[2], _weights(first))
+
+
 def test_not_a_number_stops_and_keeps_what_was_good(tiny: Any, tmp_path: Path) -> None:
     """The error names epoch and step and what to try; best weights and checkpoint are those of the epoch before."""
     model = tiny.build()

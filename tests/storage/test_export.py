@@ -16,6 +16,7 @@ from torch import Tensor
 import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError
 from neural_em.model import PRESETS, NoiseConfig
+from neural_em.model.fast import accelerate
 from neural_em.storage.export import OUTPUTS, STEP_INPUTS, export
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -123,7 +124,8 @@ def test_the_unroll_is_the_models_own(exported: tuple[NeuralEM, Path]) -> None:
     pytest.param(name, marks=[] if name == "gradient" else [pytest.mark.slow]) for name in CONFIGS
 ])  # fmt: skip
 def test_torch_programs(tmp_path: Path, name: str) -> None:
-    model = NeuralEM(CONFIGS[name], seed=4).train()
+    """Of the fast model, which is exported as the plain one is."""
+    model = accelerate(NeuralEM(CONFIGS[name], seed=4)).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     files = export(model, tmp_path / "out", "torch", steps=STEPS)
     assert model.training  # and all else about it is as it was
@@ -174,6 +176,10 @@ def test_refusals_leave_nothing(tmp_path: Path) -> None:
         export(model, tmp_path / "out", "tf")
     with pytest.raises(NeuralEMError, match="steps: expected an integer >= 1, got 0"):
         export(model, tmp_path / "out", "torch", steps=0)
+    changed = NeuralEM(SMALL)
+    changed.m_step.output = torch.nn.Identity()
+    with pytest.raises(NeuralEMError, match=r"^model: weights m_step\.output\.offset: expected shape .*, got none$"):
+        export(changed, tmp_path / "out", "torch")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     with pytest.raises(NeuralEMError, match="mine: expected a new or empty folder"):

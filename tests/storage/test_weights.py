@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from safetensors import safe_open
 
 import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError, load, save
-from neural_em.model import PRESETS, NoiseConfig
+from neural_em.model import MODELS, PRESETS, NoiseConfig, build
+from neural_em.model.fast import accelerate
 from neural_em.storage.weights import read
 
 SMALL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)
@@ -63,6 +65,54 @@ def test_presets_round_trip(tmp_path, name):
     again = load(tmp_path / "m.safetensors")
     assert again.config == PRESETS[name]
     assert equal(again.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_fast_model_is_saved_as_the_plain_one(tmp_path, name):
+    model = NeuralEM(PRESETS[name], seed=2)
+    for path, each in (("plain", model), ("fast", accelerate(model))):
+        save(each, tmp_path / path)
+    assert (tmp_path / "fast").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert equal(load(tmp_path / "fast").state_dict(), model.state_dict())
+
+
+@dataclass(frozen=True)
+class SoftConfig(ModelConfig):
+    """A model with one more setting."""
+
+    softness: float = 2.0
+
+
+class Soft(NeuralEM):
+    """Assigns pixels as softly as its config says."""
+
+    def assign(self, eta, x, losses=True):
+        psi, gamma, info = super().assign(eta, x, losses)
+        gamma = gamma ** (1 / self.config.softness)
+        return psi, gamma / gamma.sum(dim=1, keepdim=True), info
+
+
+def test_another_model_comes_back_as_what_it_was(tmp_path, monkeypatch):
+    config = SoftConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4, softness=3.0)
+    with pytest.raises(NeuralEMError, match=r"^config: expected one of ModelConfig, got a SoftConfig$"):
+        build(config)
+    monkeypatch.setitem(MODELS, SoftConfig, Soft)
+    model = build(config, seed=3)
+    save(model, tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert type(again) is Soft
+    assert again.config == config
+    assert equal(again.state_dict(), model.state_dict())
+    x = torch.rand(3, 2, 1, 5, 6, generator=torch.Generator().manual_seed(0))
+    plain = NeuralEM(SMALL)
+    plain.load_state_dict(again.state_dict())
+    gamma = model.start(x[0], 3).gamma
+    found = [each.unroll(x, 3, x_noisy=x[:2], gamma=gamma).gamma for each in (model, again, plain)]
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])
+    monkeypatch.delitem(MODELS, SoftConfig)
+    with pytest.raises(NeuralEMError, match=r"m: model: expected one of ModelConfig, got SoftConfig$"):
+        load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -171,4 +221,13 @@ def test_weights_that_would_not_load_are_not_saved(tmp_path, value, dtype):
         model.m_step.recurrence.weight[0, 0] = value
     with pytest.raises(NeuralEMError, match=r"^m_step\.recurrence\.weight: expected finite weights, got"):
         save(model, tmp_path / "m", dtype=dtype)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_with_other_layers_than_its_config_makes_is_not_saved(tmp_path):
+    model = NeuralEM(SMALL)
+    model.m_step.encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 4))
+    message = r"^model: weights m_step\.encoder\.1\.bias: expected none of that name, got shape \(4,\)$"
+    with pytest.raises(NeuralEMError, match=message):
+        save(model, tmp_path / "m")
     assert os.listdir(tmp_path) == []

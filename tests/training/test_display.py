@@ -78,7 +78,8 @@ def test_bars_show_loss_score_and_times() -> None:
     columns = [
         TextColumn(f"{{task.{name}}}") for name in ("description", "fields[loss]", "fields[score]", "fields[pace]")
     ]
-    progress = RichProgress(*columns, console=Console(file=text, force_terminal=True, width=200))
+    console = Console(file=text, force_terminal=True, width=200)
+    progress = RichProgress(*columns, console=console, auto_refresh=False)  # shown at the end, not ten times a second
     bars = display.Bars(progress)
     with progress:
         bars("start", {**BASE, "epoch": 0, "step": 0})

@@ -150,15 +150,17 @@ def test_uniform_assignments_are_reported() -> None:
     assert _binding(gamma, _groups()) == "uniform"
 
 
+@pytest.mark.parametrize(("components", "limit"), [(2, 0.55), (3, 0.4), (4, 0.325), (5, 0.28)])
+def test_how_sure_is_no_longer_uniform(components: int, limit: float) -> None:
+    """Sure of a tenth of the way from 1/K to 1 is enough, be it by a thousandth."""
+    for confidence, failure in ((limit - 0.001, "uniform"), (limit + 0.001, "")):
+        gamma = torch.full((2, components, 1, 10, 10), (1 - confidence) / (components - 1))
+        gamma[:, 0, :, :4], gamma[:, 1, :, 4:] = confidence, confidence  # each group its component, if barely
+        assert _binding(gamma, _groups()) == failure
+
+
 def test_one_component_or_one_object_is_no_failure() -> None:
     """With K = 1, or a single thing in the image, nothing has to be told apart."""
     assert _binding(torch.ones(2, 1, 1, 10, 10), _groups()) == ""
     single = (_groups() > 0).to(torch.uint8)
     assert _binding(_one_hot(torch.zeros(2, 10, 10), 3), single) == ""
-
-
-def test_large_images_go_in_small_batches() -> None:
-    """The batch shrinks so that its predictions fit into a bounded memory."""
-    cpu = torch.device("cpu")
-    assert validation._batch_size(20 * 5 * 3 * 512 * 512, cpu) == 1  # steps, components, values of a frame
-    assert validation._batch_size(20 * 2 * 28 * 28, cpu) == 500

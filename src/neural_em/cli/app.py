@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
 from typing import Annotated, NoReturn
 
@@ -25,6 +26,13 @@ _debug = False
 COMMANDS = ("data", "train", "evaluate", "figure", "reproduce", "segment", "models", "export", "demo")
 # a mistake in the command line; typer's own copy of click does not say its name
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+# PyTorch's errors for the CPU have no class of their own, and their words differ with the platform and the build
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|enough memory|allocate memory|CPUAllocator|alloc_cpu|bad_alloc|ALLOC_FAILED"
+    "|Storage size calculation overflowed",
+    re.IGNORECASE,
+)
 
 
 def _version(wanted: bool) -> None:
@@ -94,6 +102,7 @@ def _machine(error: Exception) -> str | None:
         return f"standard output: cannot be written: {error.strerror}"
     if isinstance(error, OSError) and error.filename is not None:  # such as a name that is too long
         return f"{os.fsdecode(error.filename)}: {error.strerror or 'cannot be used'}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # PyTorch's has no class of its own
-        return "memory: expected enough for a run of this size, got too little; ask for less at a time"
+    out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if out or type(error).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(str(error)):  # the class is PyTorch's
+        return "out of memory: try a smaller batch or fewer components"
     return None

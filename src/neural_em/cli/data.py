@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from neural_em.errors import refuse, unknown
 
 _PREVIEWED = 4  # sequences
+_CURTAIN = {"objects": 3, "radii": (7.68,), "masses": (1.0,), "speed": 3.2, "curtain": 28}
 
 
 def register(app: typer.Typer) -> None:
@@ -22,14 +23,16 @@ def data(
     out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
     preview: Annotated[Path | None, typer.Option(help="Picture of a few training sequences to write.")] = None,
     objects: Annotated[
-        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits")
+        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls")
     ] = None,
-    frames: Annotated[int | None, typer.Option(help="Frames of a sequence.", show_default="21; static 1")] = None,
+    frames: Annotated[
+        int | None, typer.Option(help="Frames of a sequence.", show_default="21; static 1, balls 51")
+    ] = None,
     height: Annotated[
-        int | None, typer.Option(help="Height of a frame.", show_default="28 for shapes, 24 for digits")
+        int | None, typer.Option(help="Height of a frame.", show_default="28 for shapes, 24 for digits, 64 for balls")
     ] = None,
     width: Annotated[
-        int | None, typer.Option(help="Width of a frame.", show_default="28 for shapes, 24 for digits")
+        int | None, typer.Option(help="Width of a frame.", show_default="28 for shapes, 24 for digits, 64 for balls")
     ] = None,
     train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
     validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
@@ -42,7 +45,11 @@ def data(
         ),
     ] = None,
     overlap: Annotated[
-        str | None, typer.Option(help="How digits that overlap combine: maximum or sum.", show_default="maximum")
+        str | None,
+        typer.Option(
+            help="Where objects overlap: maximum, sum or hide.",
+            show_default="maximum",
+        ),
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.5")
@@ -60,18 +67,26 @@ def data(
     mnist: Annotated[
         Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="NEM_MNIST, the cache, a download")
     ] = None,
+    curtain: Annotated[
+        bool, typer.Option("--curtain", help="Three large balls, some of them behind a black square.")
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Another field of the kind, such as speed=3; repeat it."),
+    ] = None,
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
-    KIND is static-shapes, flying-shapes or flying-mnist. --overlap, --threshold, --overlap-above, --crop, --digits and
-    --mnist are about digits.
+    KIND is static-shapes, flying-shapes, flying-mnist or bouncing-balls. --threshold, --overlap-above, --crop, --digits
+    and --mnist are about digits, --curtain is about balls.
     """
-    from neural_em.data.config import DataConfig
-    from neural_em.data.load import GENERATORS
+    from neural_em import config as configs
+    from neural_em.data import KINDS, DataConfig
     from neural_em.files import writable
 
-    if kind not in GENERATORS:
-        unknown("kind", kind, GENERATORS)
+    generated = [name for name in KINDS if name != "file"]
+    if kind not in generated:
+        unknown("kind", kind, generated)
     if out is None and preview is None:
         refuse("nem data", "--out FILE.h5 or --preview FILE.png", "neither")
     given: dict[str, Any] = {
@@ -79,10 +94,12 @@ def data(
         "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
         "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": None if mnist is None else str(mnist),
     }  # fmt: skip
+    given |= _CURTAIN if curtain else {}
     config = DataConfig(
-        cast(Any, kind), **{name: value for name, value in given.items() if value is not None},
+        kind, **{name: value for name, value in given.items() if value is not None},
         train_size=train_size, validation_size=validation_size, test_size=test_size,
     )  # fmt: skip
+    config = configs.override(config, overrides or [])
     for path in (out, preview):  # both, before either is written
         if path is not None:
             writable(path)
@@ -109,12 +126,11 @@ def _write(config: Any, seed: int, path: Path) -> None:
     from rich.progress import Progress
 
     from neural_em.data.generated_file import export_hdf5
-    from neural_em.data.load import note_on
 
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(path.name, total=None)
         sizes = export_hdf5(path, config, seed, lambda done, total: progress.update(task, completed=done, total=total))
     typer.echo(f"{path}: " + ", ".join(f"{size} {split}" for split, size in sizes.items()) + " sequences")
-    if note_on(config):
-        typer.echo(f"note: {note_on(config)}")
+    if config.note():
+        typer.echo(f"note: {config.note()}")

@@ -23,4 +23,4 @@ def demo(
     done = run(out, device, typer.echo)
     typer.echo(f"AMI {done.ami:.3f} at the last step, on average over {done.sequences} sequences")
     typer.echo(f"animation: {done.animation}")
-    typer.echo(f"open: {done.page.resolve()}")
+    typer.echo(f"open: {done.page.absolute()}")

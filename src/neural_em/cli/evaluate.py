@@ -26,6 +26,7 @@ Split = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")]
 Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
+Rollout = Annotated[int, typer.Option(help="Further steps without input, each on the model's own prediction.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
 BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes no result.")]
 
@@ -42,6 +43,7 @@ def evaluate(
     steps: Annotated[
         int | None, typer.Option(help="EM steps; sequences are made as long.", show_default="as trained")
     ] = None,
+    rollout: Rollout = 0,
     split: Split = None,
     static: Static = False,
     data: Data = None,
@@ -74,7 +76,7 @@ def evaluate(
 
     evaluation = Evaluation(
         objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()),
+        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout,
     )  # fmt: skip
     found = find_runs(runs, weights, preset)
     results, paths = [], []

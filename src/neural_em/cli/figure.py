@@ -14,6 +14,7 @@ from neural_em.cli.evaluate import (
     Masks,
     Objects,
     Preset,
+    Rollout,
     Runs,
     Seed,
     Split,
@@ -40,8 +41,8 @@ def figure(
         typer.Option(
             "--kind",  # typer 0.27 makes --KIND of the metavar
             metavar="KIND",
-            help="sequence (over time), static (images step by step), curve (AMI per step), bce (prediction error by "
-            "objects), learning (curves); repeat it for several.",
+            help="sequence (over time), rollout (steps without input), static (images step by step), curve (AMI per "
+            "step), bce (prediction error by objects), learning (curves); repeat it for several.",
             show_default="sequence, or static for images",
         ),
     ] = None,
@@ -62,6 +63,7 @@ def figure(
     objects: Objects = None,
     components: Components = None,
     steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained; curve 50")] = None,
+    rollout: Annotated[int, typer.Option(help="Further steps without input.", show_default="0; rollout 10")] = 0,
     split: Split = None,
     static: Static = False,
     data: Data = None,
@@ -82,7 +84,7 @@ def figure(
     animations = [name for name, wanted in (("gif", gif), ("mp4", mp4)) if wanted]
     if animations and out is not None and out.suffix:
         refuse(f"--{animations[0]}", "a folder to write into as well (--out)", f"the file {out}")
-    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
+    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed, rollout)
     found = _found(runs, weights, preset)
     for each in kind or ():
         if each not in KINDS:
@@ -111,6 +113,7 @@ def report(
     objects: Objects = None,
     components: Components = None,
     steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained")] = None,
+    rollout: Rollout = 0,
     split: Split = None,
     static: Static = False,
     data: Data = None,
@@ -130,7 +133,7 @@ def report(
     from neural_em.report.page import write_page
     from neural_em.report.run_reports import run_reports
 
-    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed)
+    evaluation = _evaluation(objects, components, steps, split, static, data, masks, size, seed, rollout)
     found = _found(runs, weights, preset)
     with progress_bar() as progress:
         reports = run_reports(Evaluator(device, progress), found, evaluation)
@@ -147,11 +150,12 @@ def _evaluation(
     masks: Path | None,
     size: int | None,
     seed: int,
+    rollout: int,
 ) -> Any:
     from neural_em.experiments.evaluation import Evaluation
 
     own, groups = (None if path is None else str(path) for path in (data, masks))
-    return Evaluation(objects, components, steps, split, static, own, groups, size=size, seed=seed)
+    return Evaluation(objects, components, steps, split, static, own, groups, size=size, seed=seed, rollout=rollout)
 
 
 def _found(runs: list[str], weights: str, preset: str | None) -> list[Any]:

@@ -47,7 +47,7 @@ def as_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
 
     (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W).
     """
-    last = array.shape[-1] in (1, 3)
+    last = array.ndim > 2 and array.shape[-1] in (1, 3)
     if array.ndim == 2:
         return [array[None, :, :, None]]
     if array.ndim == 3:

@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from neural_em.data.scenes import Scenes
 from neural_em.errors import refuse
 
 
@@ -120,34 +119,6 @@ class StreamingDataset(Dataset):
         frames, groups = self._reader.read(indices)
         groups = None if groups is None else groups.to(self.device)
         return _batch(frames.to(self.device), groups, self._levels)
-
-
-class SceneReader:
-    """Generated sequences, made when asked for."""
-
-    def __init__(self, scenes: Scenes) -> None:
-        """Makes them on the scenes' device."""
-        self.levels, self._scenes = scenes.levels, scenes
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Frames (B,T,1,H,W) and groups (B,T,H,W)."""
-        frames, groups = empty_for(self._scenes, len(indices))
-        fill(self._scenes, indices, frames, groups)
-        return frames, groups
-
-
-def empty_for(scenes: Scenes, count: int) -> tuple[Tensor, Tensor]:
-    """Room for so many sequences: frames (N,T,1,H,W) in the smallest exact type and groups (N,T,H,W) uint8."""
-    shape = (count, scenes.frames, scenes.height, scenes.width)
-    frames = torch.empty(shape, dtype=scenes.dtype, device=scenes.device)
-    return frames[:, :, None], torch.empty(shape, dtype=torch.uint8, device=scenes.device)
-
-
-def fill(scenes: Scenes, indices: Tensor, frames: Tensor, groups: Tensor) -> None:
-    """Paints the sequences at the indices (N,) into frames (N,T,1,H,W) and groups (N,T,H,W)."""
-    for lot, painted in scenes.sequences(indices):
-        frames[lot, :, 0] = painted.frames
-        groups[lot] = painted.groups
 
 
 def memory_budget(device: torch.device | str) -> int:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import Crop, DataConfig, Overlap, Split
+from neural_em.data.config import Split, kind
+from neural_em.data.generated import make
 from neural_em.data.mnist import load_images
-from neural_em.data.scenes import Scenes, Sprites
+from neural_em.data.scenes import FlyingConfig, Overlap, Scenes, Sprites
 from neural_em.errors import refuse
+from neural_em.fields import Check, choice, integer, number, optional
+
+Crop = Literal["before", "after", "none"]
 
 LEVELS = 4 * 255  # a halved pixel is held as the sum of four bytes: an integer, exact on every device
 
@@ -80,14 +86,65 @@ def digit_sprites(digits: NDArray[np.int16], cropped: bool, threshold: float, ov
     )
 
 
-def digit_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:
-    """The sequences of one split; the three splits never share one, nor a digit unless ``config.digits`` is set."""
-    assert config.threshold is not None  # the config fills them in
-    assert config.crop is not None
-    digits = digits_of(split, config.digits, config.mnist, config.crop)
-    above = config.threshold if config.overlap_above is None else config.overlap_above
-    sprites = digit_sprites(digits, config.crop != "none", config.threshold, above)
-    return Scenes(config, sprites, split, seed, device)
+@kind("flying-mnist")
+@dataclass(frozen=True, kw_only=True)
+class FlyingDigitsConfig(FlyingConfig):
+    """Handwritten digits.
+
+    Attributes:
+        threshold: a digit's pixels are those above this, which decides what is scored.
+        overlap_above: digits overlap in a pixel, which is then not scored, where two are above this; ``None``: above
+            the threshold.
+        digits: draw only on the first so many training digits, in every split; ``None``: all digits.
+        mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
+        crop: digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each
+            is a box of 14 x 14 pixels, empty borders included.
+    """
+
+    objects: int = 2
+    height: int = 24
+    width: int = 24
+    threshold: float = 0.5
+    overlap_above: float | None = None
+    digits: int | None = None
+    mnist: str | None = None
+    crop: Crop = "before"
+
+    BOX: ClassVar[tuple[int, int]] = (14, 14)  # a halved digit
+    PIXELS: ClassVar[int] = 49  # a quarter of its box is ink
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "threshold": number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
+        "overlap_above": optional(number("a number from 0 to the threshold", 0, 1)),
+        "digits": optional(integer(1, 10**6)),
+        "crop": choice(("before", "after", "none")),
+    }
+
+    @classmethod
+    def from_older(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A file that does not say ``crop`` is older than it, and its digits are boxes."""
+        return super().from_older({"crop": "none", **values})
+
+    def check_together(self) -> None:
+        """What is an overlap is at most what is a digit."""
+        super().check_together()
+        if self.overlap_above is not None and self.overlap_above > self.threshold:
+            refuse("overlap_above", f"a number from 0 to the threshold, {self.threshold}", self.overlap_above)
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
+        """The sequences of one split; the three splits never share one, nor a digit unless ``digits`` is set."""
+        digits = digits_of(split, self.digits, self.mnist, self.crop)
+        above = self.threshold if self.overlap_above is None else self.overlap_above
+        sprites = digit_sprites(digits, self.crop != "none", self.threshold, above)
+        return Scenes(self, sprites, split, seed, device)
+
+    def note(self) -> str:
+        """Where the splits share their digits."""
+        shared = f"validation and test draw on the same {self.digits} digits as training"
+        return "; ".join(text for text in (shared if self.digits is not None else "", super().note()) if text)
+
+    def without_paths(self) -> FlyingDigitsConfig:
+        """Without the folder of MNIST."""
+        return replace(self, mnist=None)
 
 
 def _level(value: float) -> int:
@@ -141,8 +198,9 @@ def flying_mnist(
         Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
         one is.
     """
-    config = DataConfig(
-        "flying-mnist", objects, frames, height, width, tuple(velocities), overlap, threshold, overlap_above, digits,
-        None if mnist is None else os.fspath(mnist), crop,
+    config = FlyingDigitsConfig(
+        "flying-mnist", objects=objects, frames=frames, height=height, width=width, velocities=tuple(velocities),
+        overlap=overlap, threshold=threshold, overlap_above=overlap_above, digits=digits,
+        mnist=None if mnist is None else os.fspath(mnist), crop=crop,
     )  # fmt: skip
-    return digit_scenes(config, split, seed, device).make(num, start, torch.float32)
+    return make(config.scenes(split, seed, device), num, start)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from neural_em.data.config import Fit
 from neural_em.errors import refuse
+
+Fit = Literal["none", "resize", "crop", "crop-resize"]
 
 Frame = NDArray[Any]  # (H,W,C), C = 1 or 3: uint8 in [0, 255], or float32 in [0, 1]
 Labels = NDArray[np.uint8]  # (H,W)

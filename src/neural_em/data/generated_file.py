@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import cast
 
 from neural_em import config as configs
-from neural_em.data.config import SPLITS, DataConfig, Split
+from neural_em.data.config import SPLITS, Split
+from neural_em.data.generated import SceneConfig
 from neural_em.data.hdf5 import write_hdf5
-from neural_em.data.load import generator, note_on
 
 
 def export_hdf5(
     path: str | os.PathLike[str],
-    config: DataConfig,
+    config: SceneConfig,
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, int]:
@@ -32,7 +31,7 @@ def export_hdf5(
     """
     splits = {split: cast(Split, split) for split in SPLITS}
     sizes = {name: config.size(split) for name, split in splits.items()}
-    parts = {name: (generator(config, split, seed), sizes[name]) for name, split in splits.items()}
+    parts = {name: (config.scenes(split, seed), sizes[name]) for name, split in splits.items()}
     written, total = 0, sum(sizes.values())
 
     def advance(count: int) -> None:
@@ -41,6 +40,6 @@ def export_hdf5(
         if progress is not None:
             progress(written, total)
 
-    about = configs.dump(dataclasses.replace(config, mnist=None))  # where the digits lay is nobody else's business
-    write_hdf5(path, parts, {"config": about, "seed": str(seed), "note": note_on(config)}, advance)
+    about = configs.dump(config.without_paths())
+    write_hdf5(path, parts, {"config": about, "seed": str(seed), "note": config.note()}, advance)
     return sizes

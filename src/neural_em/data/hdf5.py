@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neural_em.data.config import Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.scenes import Scenes
+from neural_em.data.generated import Generator
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import existing, replacing
 
@@ -34,7 +34,7 @@ _TYPES: tuple[tuple[int, type[np.generic]], ...] = ((1, np.uint8), (255, np.uint
 
 def write_hdf5(
     path: str | os.PathLike[str],
-    splits: Mapping[str, tuple[Scenes, int]],
+    splits: Mapping[str, tuple[Generator, int]],
     attributes: Mapping[str, str] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> None:
@@ -93,26 +93,29 @@ class _Target(io.FileIO):
             raise self._error
 
 
-def _write_split(group: Any, scenes: Scenes, count: int, advance: Callable[[int], None]) -> None:
-    T, H, W = scenes.frames, scenes.height, scenes.width
-    chunk = max(1, min(count, _CHUNK // (T * H * W * 4)))
+def _write_split(group: Any, scenes: Generator, count: int, advance: Callable[[int], None]) -> None:
+    T, C, H, W = scenes.shape
+    chunk = max(1, min(count, _CHUNK // (T * C * H * W * 4)))
+    depths = {"features": C, "groups": 1, "overlaps": 1}
     datasets = [
         group.create_dataset(
-            name, (T, count, H, W, 1), "f4", chunks=(T, chunk, H, W, 1), compression="gzip", compression_opts=1,
+            name, (T, count, H, W, depth), "f4", chunks=(T, chunk, H, W, depth), compression="gzip", compression_opts=1,
             shuffle=True,
         )
-        for name in ("features", "groups", "overlaps")
+        for name, depth in depths.items()
     ]  # fmt: skip
-    block = chunk * max(1, _BLOCK // (chunk * T * H * W * 4))  # whole chunks: none is packed twice
+    block = chunk * max(1, _BLOCK // (chunk * T * C * H * W * 4))  # whole chunks: none is packed twice
     for first in range(0, count, block):
         size = min(block, count - first)
-        arrays = [np.empty((T, size, H, W), np.float32) for _ in datasets]
+        arrays = [np.empty((T, size, H, W, depth), np.float32) for depth in depths.values()]
         for lot, painted in scenes.sequences(torch.arange(first, first + size)):
-            for array, part in zip(arrays, painted, strict=True):
-                array[:, lot] = part.transpose(0, 1).cpu().numpy()
+            features = painted.frames.permute(1, 0, 3, 4, 2)  # (T,N,H,W,C)
+            parts = (features, *(part.transpose(0, 1).unsqueeze(-1) for part in painted[1:]))
+            for array, part in zip(arrays, parts, strict=True):
+                array[:, lot] = part.cpu().numpy()
         arrays[0] /= np.float32(scenes.levels)
         for dataset, array in zip(datasets, arrays, strict=True):
-            dataset[:, first : first + size] = array[..., None]
+            dataset[:, first : first + size] = array
         advance(size)
 
 

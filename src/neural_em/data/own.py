@@ -8,31 +8,113 @@ dealt out so, and windows are cut from each stretch. The part ``all`` is everyth
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import SPLITS, DataConfig, Part, Split
+from neural_em import fields
+from neural_em.data.config import MAX_FRAMES, SPLITS, DataConfig, Part, Split, kind
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.fitting import Fitting, unit
+from neural_em.data.fitting import Fit, Fitting, unit
+from neural_em.data.hdf5 import is_hdf5, load_hdf5
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_clips
-from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import existing
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.fields import Check, choice, integer, optional
+from neural_em.files import existing, from_home
+
+Channels = Literal["auto", "grey", "colour", "binary"]
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
 _ALL_SPLITS = "fewer than 10 sequences: training, validation and test are the same ones"
 _NONE_APART = "too short for sequences that share no frame: training, validation and test are the same ones"
+
+
+@kind("file")
+@dataclass(frozen=True, kw_only=True)
+class FileConfig(DataConfig):
+    """The user's own data; what is ``None`` is taken from them.
+
+    Attributes:
+        path: HDF5, array, image, video, GIF, folder of images or of frame folders.
+        masks: label images of the same names, or an array; turns on scoring.
+        channels: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
+        fit: how frames come to height x width: ``resize`` stretches them, ``crop`` cuts out the centre, ``crop-resize``
+            cuts them to shape and resizes that, ``none`` refuses others.
+        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
+            different splits share no frame, however small it is.
+        threshold: ``binary`` frames are 1 above this.
+    """
+
+    path: str = ""
+    masks: str | None = None
+    channels: Channels = "auto"
+    fit: Fit = "none"
+    stride: int | None = None
+    threshold: float = 0.5
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "stride": optional(integer(1, MAX_FRAMES)),
+        "channels": choice(get_args(Channels)), "fit": choice(get_args(Fit)),
+        "threshold": fields.number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
+    }  # fmt: skip
+
+    def check_together(self) -> None:
+        """Refuses what files cannot give."""
+        if not self.path:
+            refuse("path", "the file or folder that holds the frames", repr(self.path))
+        if self.fresh:
+            raise NeuralEMError("fresh is for data that are generated, not for kind 'file'")
+        if self.fit != "none" and (self.height is None or self.width is None):
+            refuse("height and width", f"the size to fit the frames to, for fit {self.fit!r}", "none")
+
+    @property
+    def shape(self) -> None:
+        """Only the files tell."""
+
+    def sizes(self) -> dict[str, int]:
+        """Sequences in each part, at most; in ``all``, those of all."""
+        sizes = super().sizes()
+        return {**sizes, "all": sum(sizes.values())}
+
+    def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        """One split of the files, which do not depend on the seed."""
+        path = existing(self.path)
+        if split == "all" and divided(path):
+            unknown("split", split, SPLITS)
+        if not is_hdf5(path):
+            return load_own(self, split, device, count, budget)
+        self._check_plain()
+        data = load_hdf5(path, cast(Split, split), device, count, self.frames, budget)
+        for name, wanted, size in zip(("height", "width"), (self.height, self.width), data.shape[2:], strict=True):
+            if wanted not in (None, size):
+                refuse(name, f"{size}, as the HDF5 file has it", wanted)
+        return data
+
+    def _check_plain(self) -> None:
+        """An HDF5 file is used as it is."""
+        usual = FileConfig("file", path=self.path)
+        for name in ("masks", "channels", "fit", "stride", "threshold"):
+            plain = getattr(usual, name)
+            if getattr(self, name) != plain:
+                refuse(name, f"{plain!r} for an HDF5 file, which is used as it is", repr(getattr(self, name)))
+
+
+def divided(path: str | os.PathLike[str]) -> bool:
+    """Whether a file or folder of the user's is itself divided into training, validation and test."""
+    place = from_home(path)
+    return has_splits(place) or (place.is_file() and is_hdf5(place))
 
 
 @dataclass(frozen=True)
@@ -44,7 +126,7 @@ class _Window:
 
 
 def load_own(
-    config: DataConfig, split: Part, device: torch.device | str, size: int | None, max_bytes: int | None
+    config: FileConfig, split: Part, device: torch.device | str, size: int | None, max_bytes: int | None
 ) -> Dataset:
     """One split of what is at ``config.path``; held in memory if it needs at most ``max_bytes``, else on the disk."""
     path, masks_path, divided = _places(config, split)
@@ -71,9 +153,9 @@ def has_splits(folder: Path) -> bool:
     return all((folder / name).is_dir() for name in SPLITS)
 
 
-def _places(config: DataConfig, split: Part) -> tuple[Path, Path | None, bool]:
+def _places(config: FileConfig, split: Part) -> tuple[Path, Path | None, bool]:
     """Frames, masks, and whether the folder itself is divided into splits."""
-    path = existing(config.path or "")
+    path = existing(config.path)
     masks = existing(config.masks) if config.masks else None
     if not has_splits(path):
         return path, masks, False
@@ -132,7 +214,7 @@ def _share(number: int, count: int) -> Split:
     return places.get(number % count, "training")
 
 
-def _fitting(config: DataConfig, clips: Sequence[Source]) -> Fitting:
+def _fitting(config: FileConfig, clips: Sequence[Source]) -> Fitting:
     channels = config.channels
     if channels == "auto":
         channels = "colour" if any(clip.colour for clip in clips) else "grey"
@@ -140,7 +222,6 @@ def _fitting(config: DataConfig, clips: Sequence[Source]) -> Fitting:
     if height is None or width is None:  # the first frame's size is everyone's
         first = next(iter(clips[0])).shape
         height, width = height or first[0], width or first[1]
-    assert config.threshold is not None
     return Fitting(height, width, channels, config.fit, config.threshold)
 
 

@@ -8,17 +8,19 @@ exception: there are so few (1,232 images of one shape) that dividing them would
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.config import SPLITS, DataConfig, Split
+from neural_em.data.config import MAX_SIDE, SPLITS, Split
+from neural_em.data.generated import Painted, SceneConfig
 from neural_em.data.motion import reflect
 from neural_em.errors import refuse, unknown
+from neural_em.fields import Check, choice, integer, several
 
 _SCENE, _PARTITION = 0x5CE9E, 0x0A371  # keep these numbers apart from every other use of a seed
 _ATTEMPTS = 256  # a split owns a quarter of the scenes or more: failing this often by chance has odds of 1e-32
@@ -27,6 +29,28 @@ _CODE_BITS = 18  # 4096 x 4096 pixels of 1,020 levels still add up to less than 
 # pixels painted at a time, of first frames while placing and of whole sequences: on a CPU they stay in its cache
 _PLACED = {"cpu": 2048 * 28 * 28, "cuda": 16_384 * 28 * 28}
 _PAINTED = {"cpu": 256 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
+
+
+Overlap = Literal["maximum", "sum", "hide"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlyingConfig(SceneConfig):
+    """Pictures that fly in straight lines and bounce off the walls.
+
+    Attributes:
+        velocities: pixels per frame, drawn for each axis; all are equally likely.
+        overlap: how values combine where objects overlap: the ``maximum``, their ``sum`` cut at 1, or the later one
+            ``hide``s the earlier. Hidden pixels count as the later one's; otherwise shared ones are not scored.
+    """
+
+    velocities: tuple[int, ...] = (-1, 0, 1)
+    overlap: Overlap = "maximum"
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "velocities": several(integer(-MAX_SIDE, MAX_SIDE), f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}"),
+        "overlap": choice(("maximum", "sum", "hide")),
+    }
 
 
 @dataclass(frozen=True)
@@ -72,25 +96,17 @@ class Placement(NamedTuple):
         return Placement(*(part[rows] for part in self))
 
 
-class Painted(NamedTuple):
-    """N painted sequences, sample axis first."""
-
-    frames: Tensor  # (N,T,H,W) uint8 or int16 in [0, levels]
-    groups: Tensor  # (N,T,H,W) uint8: 1 .. K where exactly one object is, else 0
-    overlaps: Tensor  # (N,T,H,W) uint8: 1 where two objects or more are, else 0
-
-
 class Scenes:
     """All sequences of one split under one seed; ``paint`` makes those that are asked for."""
 
     def __init__(
-        self, config: DataConfig, sprites: Sprites, split: Split, seed: int, device: torch.device | str
+        self, config: FlyingConfig, sprites: Sprites, split: Split, seed: int, device: torch.device | str
     ) -> None:
         """The config's numbers have been checked by itself; ``sprites`` are those the split may draw on."""
         if split not in SPLITS:
             unknown("split", split, SPLITS)
-        self.objects, self.frames, self.height, self.width = config.scene()
-        self.adds = config.overlap == "sum"
+        self.objects, self.shape, self.overlap = config.objects, config.shape, config.overlap
+        self.frames, _, self.height, self.width = self.shape
         self.split, self.seed, self.device = split, seed, torch.device(device)
         self._kind = "cuda" if self.device.type == "cuda" else "cpu"
         self.sprites = sprites.to(self.device)
@@ -140,22 +156,6 @@ class Scenes:
                 stop = min(start + lot, count)
                 yield slice(first + start, first + stop), self._paint(placement.select(slice(start, stop)), self.frames)
 
-    def make(self, num: int, start: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Frames (T,N,1,H,W) in [0, 1] and groups (T,N,H,W) uint8 of ``num`` sequences from index ``start`` on."""
-        if num < 0 or start < 0:
-            refuse("num and start", "integers >= 0", f"{num} and {start}")
-        if not dtype.is_floating_point and self.levels > 1:
-            refuse("dtype", "a floating-point type for grey frames", dtype)
-        shape = (self.frames, num, self.height, self.width)
-        frames = torch.empty(shape, dtype=dtype, device=self.device)
-        groups = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        scale = torch.tensor(float(self.levels), device=self.device)  # a tensor: a plain number may be multiplied by
-        for lot, painted in self.sequences(torch.arange(start, start + num)):
-            values = painted.frames if self.levels == 1 else painted.frames.to(torch.float32) / scale
-            frames[:, lot].copy_(values.transpose(0, 1))
-            groups[:, lot].copy_(painted.groups.transpose(0, 1))
-        return frames[:, :, None], groups
-
     def _draw(self, indices: Tensor, attempts: Tensor) -> Placement:
         """Each of the attempts (A,) at each of the scenes (N,): N * A placements."""
         split = SPLITS.index(self.split)
@@ -188,29 +188,41 @@ class Scenes:
         image = torch.zeros_like(label, dtype=torch.int16) if self.levels > 1 else None
         # what is above overlap_above is painted; of that only what is above the threshold too belongs to an object
         inside = torch.zeros_like(label) if self.sprites.overlap_above < self.sprites.threshold else None
+        top = torch.zeros_like(label) if self.overlap == "hide" else None  # the last object painted
         for k in range(K):
             offset, value = self._offsets[sprite[:, k]], self.sprites.values[sprite[:, k]]  # (N,P)
             where = (origin[:, k, :, None] + offset[:, None]).flatten(1)  # (N, T*P)
             # a list's repeated pixels read and write the same, so their order does not matter
             below = label.gather(1, where)
             above = below.clamp(max=1).mul_(_SHARED - (k + 1)).add_(k + 1)  # k + 1 on nothing, else _SHARED
-            if image is not None:
+            if image is not None or top is not None:
                 value = value[:, None].expand(-1, frames, -1).flatten(1)  # (N, T*P)
+            if image is not None:
                 above = torch.where(value > self.sprites.overlap_above, above, below)
                 if inside is not None:
                     is_inside = (value > self.sprites.threshold).to(torch.uint8)
                     inside.scatter_(1, where, inside.gather(1, where).bitwise_or_(is_inside))
                 self._blend(image, where, value)
+            if top is not None:
+                under = top.gather(1, where)
+                top.scatter_(
+                    1, where, torch.where(value > self.sprites.threshold, torch.full_like(under, k + 1), under)
+                )
             label.scatter_(1, where, above)
         # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
         frame = label.clamp(max=1) if image is None else image
         overlaps = label.bitwise_right_shift(_SHARED.bit_length() - 1)
-        groups = label.bitwise_and_(_SHARED - 1)
+        groups = label.bitwise_and_(_SHARED - 1) if top is None else top
         groups = groups if inside is None else groups.mul_(inside)
-        return Painted(frame.view(shape), groups.view(shape), overlaps.view(shape))
+        return Painted(frame.view(shape).unsqueeze(2), groups.view(shape), overlaps.view(shape))
 
     def _blend(self, image: Tensor, where: Tensor, value: Tensor) -> None:
         """Paints values (N,P) over an image (N,Q) at the pixels ``where`` (N,P)."""
         below = image.gather(1, where)
-        blended = (below + value).clamp_(max=self.levels) if self.adds else torch.maximum(below, value)
+        if self.overlap == "sum":
+            blended = (below + value).clamp_(max=self.levels)
+        elif self.overlap == "hide":  # the grey rim lets through what is brighter
+            blended = torch.where(value > self.sprites.threshold, value, torch.maximum(below, value))
+        else:
+            blended = torch.maximum(below, value)
         image.scatter_(1, where, blended)

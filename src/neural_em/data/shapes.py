@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from neural_em.data.config import DataConfig, Split
-from neural_em.data.scenes import Scenes, Sprites
+from neural_em.data.config import Split, kind
+from neural_em.data.generated import make
+from neural_em.data.scenes import FlyingConfig, Scenes, Sprites
+from neural_em.errors import NeuralEMError
+from neural_em.fields import Check, choice, integer
 
 _SQUARE = """
 #######
@@ -49,9 +54,34 @@ def shape_sprites() -> Sprites:
     return Sprites(padded[..., 0], padded[..., 1], values, height, width, levels=1, threshold=0, overlap_above=0)
 
 
-def shape_scenes(config: DataConfig, split: Split, seed: int, device: torch.device | str) -> Scenes:
-    """The sequences of one split; the three splits never share one."""
-    return Scenes(config, shape_sprites(), split, seed, device)
+@kind("flying-shapes")
+@dataclass(frozen=True, kw_only=True)
+class FlyingShapesConfig(FlyingConfig):
+    """Three shapes on black, white on white where they overlap."""
+
+    BOX: ClassVar[tuple[int, int]] = (7, 12)
+    PIXELS: ClassVar[int] = 40
+    CHECKS: ClassVar[Mapping[str, Check]] = {"overlap": choice(("maximum", "hide"))}
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
+        """The sequences of one split; the three splits never share one."""
+        return Scenes(self, shape_sprites(), split, seed, device)
+
+
+@kind("static-shapes")
+@dataclass(frozen=True, kw_only=True)
+class StaticShapesConfig(FlyingShapesConfig):
+    """Their first frames."""
+
+    frames: int = 1
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {"frames": integer(1, 1)}
+
+    def check_together(self) -> None:
+        """What stands has no velocity."""
+        super().check_together()
+        if self.velocities != FlyingConfig.velocities:
+            raise NeuralEMError(f"velocities is for a kind that moves, not for {self.kind!r}")
 
 
 def flying_shapes(
@@ -89,8 +119,10 @@ def flying_shapes(
     Returns:
         Frames (T,N,1,H,W), and groups (T,N,H,W) uint8: 1 .. objects, 0 where no shape or more than one is.
     """
-    config = DataConfig("flying-shapes", objects, frames, height, width, tuple(velocities))
-    return shape_scenes(config, split, seed, device).make(num, start, dtype)
+    config = FlyingShapesConfig(
+        "flying-shapes", objects=objects, frames=frames, height=height, width=width, velocities=tuple(velocities)
+    )
+    return make(config.scenes(split, seed, device), num, start, dtype)
 
 
 def static_shapes(
@@ -105,5 +137,5 @@ def static_shapes(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Images of shapes: the first frames of :func:`flying_shapes`, with the same arguments and T = 1."""
-    config = DataConfig("static-shapes", objects, 1, height, width)
-    return shape_scenes(config, split, seed, device).make(num, start, dtype)
+    config = StaticShapesConfig("static-shapes", objects=objects, height=height, width=width)
+    return make(config.scenes(split, seed, device), num, start, dtype)

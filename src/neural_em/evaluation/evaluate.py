@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -17,13 +17,15 @@ from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
-from neural_em.model import NeuralEM
+from neural_em.model import Model
+from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
+from neural_em.model.mixture import upper_bound
 
 _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
-_NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}
 _MOST_NUMBERS = 1 << 31  # in all steps' psi of a single sequence
 # the most that anybody can mean; more is a slip of the finger, and is refused before it takes memory
 LIMITS = {"components": 1024, "steps": 100_000, "starts": 1000, "limit": 10**8, "batch_size": 10**6}
+ROLLOUT = "rollout:"  # before the names of what is measured on steps without input
 Arrays = dict[str, np.ndarray]
 
 
@@ -33,13 +35,15 @@ class EvaluationConfig:
 
     Attributes:
         components: K; need not be what the model was trained with.
-        steps: EM steps; ``None``: one for each frame but the first, or the model's own number on a single image.
+        steps: EM steps; ``None``: one for each frame but the first and those of the rollout, or the model's own number
+            on a single image.
         static: look at frame 0 only, repeated.
         starts: random starts for each sequence.
         seed: of the starts, of the noise and of the k-means baseline.
         limit: score the first so many sequences only; ``None``: all of them.
         batch_size: sequences at a time, fewer where frames are large; changes memory and speed, no result.
         baselines: score connected components and k-means on the last step's frames too.
+        rollout: further steps on the model's own predictions, scored apart, against the frames that follow.
     """
 
     components: int
@@ -50,6 +54,7 @@ class EvaluationConfig:
     limit: int | None = None
     batch_size: int = 500
     baselines: bool = True
+    rollout: int = 0
 
     def __post_init__(self) -> None:
         """Refuses numbers that cannot be."""
@@ -57,19 +62,20 @@ class EvaluationConfig:
             if getattr(self, name) is not None or name not in ("steps", "limit"):
                 # Python's own integer, whatever came
                 object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
+        object.__setattr__(self, "rollout", check_integer("rollout", self.rollout, 0, LIMITS["steps"]))
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             refuse("seed", "an integer", repr(self.seed))
 
 
 def evaluate(
-    model: NeuralEM, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
+    model: Model, dataset: Dataset, config: EvaluationConfig, progress: Callable[[int, int], None] | None = None
 ) -> Result:
     """Scores the model on the data set; on the model's device, in batches, with draws that belong to the sequence.
 
     Without true groups only losses and confidence are given.
 
     Args:
-        model: Gives ``frames``, ``draw``, ``start`` and ``step``.
+        model: What `neural_em.model.inference` asks for.
         dataset: Sequences, with groups or without.
         config: How to evaluate.
         progress: Called with the number of sequences done and of all.
@@ -77,16 +83,17 @@ def evaluate(
     size = min(len(dataset), config.limit or len(dataset))
     if size == 0:
         refuse("data", "at least one sequence", 0)
-    parts, batch_size = [], _batch_size(model, dataset, config)
+    parts, steps = [], steps_with_input(model, dataset, config)
+    batch_size = _batch_size(model, dataset, config, steps)
     with _evaluating(model):
         for first in range(0, size, batch_size):
             indices = torch.arange(first, min(first + batch_size, size))
-            parts.append(_evaluate_batch(model, dataset.batch(indices), indices, config))
+            parts.append(_evaluate_batch(model, dataset.batch(indices), indices, config, steps))
             if progress is not None:
                 progress(first + len(indices), size)
     # the sequences are the last axis of every array
     arrays = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
-    return _result(arrays, config, _loss_weights(model, arrays["total"].shape[1]), dataset.note)
+    return _result(arrays, config, _loss_weights(model, steps), dataset.note)
 
 
 def start_keys(seed: int, start: int, indices: Tensor, device: torch.device | str = "cpu") -> Tensor:
@@ -94,20 +101,31 @@ def start_keys(seed: int, start: int, indices: Tensor, device: torch.device | st
     return randomness.keys(seed, _STARTS, start, indices, device=device)
 
 
-def _batch_size(model: NeuralEM, dataset: Dataset, config: EvaluationConfig) -> int:
+def steps_with_input(model: Model, dataset: Dataset, config: EvaluationConfig) -> int:
+    """How many steps read a frame; those of a rollout come after them and need frames to be compared with."""
+    frames = dataset.shape[0]
+    if config.static or frames == 1:
+        return config.steps or model.config.steps
+    steps = config.steps or max(1, frames - 1 - config.rollout)
+    if config.rollout and steps + config.rollout >= frames:
+        needed = f"{steps + config.rollout + 1} frames a sequence"
+        refuse("rollout", f"{needed}, for {steps} + {config.rollout} steps", f"{frames}")
+    return steps
+
+
+def _batch_size(model: Model, dataset: Dataset, config: EvaluationConfig, steps: int) -> int:
     """Sequences at a time: what was asked for, or as many as keep all steps' psi within the memory meant for it."""
-    T, C, H, W = dataset.shape
-    limit = _NUMBERS["cuda" if next(model.parameters()).is_cuda else "cpu"]
-    steps = config.steps or (model.config.steps if config.static or T == 1 else T - 1)
+    _, C, H, W = dataset.shape
+    steps += config.rollout
     numbers = steps * config.components * C * H * W
     if numbers > _MOST_NUMBERS:
         most = max(1, _MOST_NUMBERS // (C * H * W))
         refuse("steps x components", f"at most {most} for frames of {C} x {H} x {W}", f"{steps} x {config.components}")
-    return max(1, min(config.batch_size, limit // numbers))
+    return batch_that_fits(numbers, next(model.parameters()).device, config.batch_size)
 
 
 @contextmanager
-def _evaluating(model: NeuralEM) -> Iterator[None]:
+def _evaluating(model: Model) -> Iterator[None]:
     """No gradients, and the model's mode put back afterwards."""
     training = model.training
     model.eval()
@@ -118,49 +136,56 @@ def _evaluating(model: NeuralEM) -> Iterator[None]:
         model.train(training)
 
 
-def _evaluate_batch(model: NeuralEM, batch: Batch, indices: Tensor, config: EvaluationConfig) -> Arrays:
+def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: EvaluationConfig, steps: int) -> Arrays:
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
-    frames = batch.frames[:1] if config.static else batch.frames
-    x = model.frames(frames.to(weight), config.steps)
-    groups = None if batch.groups is None else _next_groups(batch.groups.to(device), len(x) - 1, config.static)
+    seen = slice(1 if config.static else None)
+    frames, groups = batch.frames[seen].to(weight), None
+    if batch.groups is not None:
+        groups = next_groups(batch.groups[seen].to(device), steps + config.rollout)
     starts = []
     for start in range(config.starts):
         keys = start_keys(config.seed, start, indices, device)
-        starts.append(_evaluate_start(model, x, groups, keys, config.components))
+        found = infer(model, frames, config.components, keys, steps, config.rollout, check=start == 0)
+        starts.append(_evaluate_start(model, found, groups, steps))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
-        arrays["scored"] = (groups != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
+        arrays["scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
         if config.baselines:
             keys = randomness.keys(config.seed, _BASELINE, indices, device=device)
-            arrays |= _baselines(x[-1], groups[-1], config.components, keys)
+            arrays |= _baselines(frames[min(steps, len(frames) - 1)], groups[steps - 1], config.components, keys)
     return arrays
 
 
-def _evaluate_start(model: NeuralEM, x: Tensor, groups: Tensor | None, keys: Tensor, components: int) -> Arrays:
-    """One start of sequences x (T+1,B,C,H,W), scored against the groups (T,B,H,W) of the frames from the second on."""
-    T = len(x) - 1
-    x_noisy, gamma = model.draw(x, components, keys)
-    state = model.start(x[0], components, gamma)
-    infos, certain, assignment = [], [], []
-    for t in range(T):
-        state, info = model.step(state, x_noisy[t], x[t + 1], check=False)  # `frames` has looked at all of them
-        infos.append(info)
-        certain.append(confidence(state.gamma, None if groups is None else groups[t]))
-        assignment.append(state.gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if components <= 256 else torch.int32))
-    scores = {name: torch.stack(steps) for name, *steps in zip(infos[0]._fields, *infos, strict=True)}
-    scores["confidence"] = torch.stack(certain)
+def _evaluate_start(model: Model, found: Iterable[Step], groups: Tensor | None, steps: int) -> Arrays:
+    """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame."""
+    infos, certain, assignment, repeated = [], [], [], []
+    last = None
+    for t, step in enumerate(found):
+        gamma = step.state.gamma
+        infos.append(step.info)
+        certain.append(confidence(gamma, None if groups is None else groups[t]))
+        assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
+        if not step.rollout:
+            last = step.x_next
+        elif last is not None and step.x_next is not None:
+            repeated.append(upper_bound(model.distribution, step.x_next, last.unsqueeze(1)))
+    scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
     if groups is not None:
-        scores |= _grouping(groups, torch.stack(assignment))
-    return {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}
+        scores |= _grouping(groups, torch.stack(assignment), steps)
+    arrays = {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}
+    rolled = {f"{ROLLOUT}{name}": array[steps:] for name, array in arrays.items() if array.ndim == 2 and repeated}
+    if repeated:
+        rolled[f"{ROLLOUT}repeated"] = torch.stack(repeated).to(torch.float64).cpu().numpy()
+    return {name: array[:steps] if array.ndim == 2 else array for name, array in arrays.items()} | rolled
 
 
-def _grouping(groups: Tensor, assignment: Tensor) -> dict[str, Tensor]:
+def _grouping(groups: Tensor, assignment: Tensor, steps: int) -> dict[str, Tensor]:
     """Scores of each frame (T,B) and of whole sequences (B,), where a component has to stay with its object."""
     T, B = groups.shape[:2]
     frames = groups.flatten(0, 1), assignment.flatten(0, 1)
-    sequences = groups.transpose(0, 1).flatten(1), assignment.transpose(0, 1).flatten(1)
+    sequences = groups[:steps].transpose(0, 1).flatten(1), assignment[:steps].transpose(0, 1).flatten(1)
     scores = {}
     for prefix, maps, shape in (("", frames, (T, B)), ("sequence_", sequences, (B,))):
         for name, score in grouping_scores(*maps)._asdict().items():
@@ -183,14 +208,7 @@ def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) ->
     return scores
 
 
-def _next_groups(groups: Tensor, steps: int, static: bool) -> Tensor:
-    """The groups (T,B,H,W) that each step's assignment is scored against: those of the next frame."""
-    if static or len(groups) == 1:
-        return groups[:1].expand(steps, *groups.shape[1:])
-    return groups[1 : steps + 1]
-
-
-def _loss_weights(model: NeuralEM, steps: int) -> np.ndarray:
+def _loss_weights(model: Model, steps: int) -> np.ndarray:
     """How much each step's loss counts when starts are compared: as in training, or evenly where that does not fit."""
     chosen = model.config.loss_steps
     if chosen == "last":
@@ -201,7 +219,12 @@ def _loss_weights(model: NeuralEM, steps: int) -> np.ndarray:
 
 
 def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note: str) -> Result:
-    steps = {name: array for name, array in arrays.items() if array.ndim == 3 and name != "scored"}  # (S,T,N)
+    rollout = {name.removeprefix(ROLLOUT): array for name, array in arrays.items() if name.startswith(ROLLOUT)}
+    steps = {  # (S,T,N)
+        name: array
+        for name, array in arrays.items()
+        if array.ndim == 3 and name != "scored" and not name.startswith(ROLLOUT)
+    }
     whole = {name.removeprefix("sequence_"): array for name, array in arrays.items() if name.startswith("sequence_")}
     baselines: dict[str, dict[str, Summary]] = {}
     for key in (key for key in arrays if key.startswith("baseline:")):
@@ -225,6 +248,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
         starts={name: StartSpread.of(array[:, -1], loss) for name, array in steps.items()} if config.starts > 1 else {},
         baselines=baselines,
         per_sequence={name: tuple(map(_number, array[0, -1])) for name, array in steps.items()},
+        rollout={name: Curve.of(array) for name, array in rollout.items()},
     )
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from neural_em import config as configs
 from neural_em import files
 from neural_em.errors import NeuralEMError, refuse, show, unknown
+from neural_em.model.inference import best_start
 
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
@@ -84,7 +86,7 @@ class StartSpread:
         """Spread of values (S,N), S > 1, whose starts have these losses (S,N)."""
         known = values[:, ~np.isnan(values).any(axis=0)]
         deviation = _finite(known.std(axis=0, ddof=1).mean()) if known.size else None
-        lowest = np.where(np.isnan(loss), np.inf, loss).argmin(axis=0)
+        lowest = best_start(torch.from_numpy(loss)).numpy()
         chosen = np.take_along_axis(values, lowest[None], axis=0)[0]
         return cls(tuple(Summary.of(start).mean for start in values), deviation, Summary.of(chosen))
 
@@ -111,6 +113,8 @@ class Result:
         starts: spread over the starts; empty for a single start.
         baselines: groupings without learning, on the last step's frames.
         per_sequence: last-step values of the first start, in the order of the data set's indices.
+        rollout: each step without input that follows, and as ``repeated`` the prediction error of the last real frame;
+            grouping scores are of the assignment to the model's own prediction. Empty where there was no rollout.
     """
 
     settings: Mapping[str, Any]
@@ -127,6 +131,12 @@ class Result:
     starts: Mapping[str, StartSpread]
     baselines: Mapping[str, Mapping[str, Summary]]
     per_sequence: Mapping[str, tuple[float | None, ...]]
+    rollout: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps without input; none where the settings are older than rollouts."""
+        return int(self.settings.get("rollout", 0))
 
     def examples(self, score: str | None = None) -> dict[str, int]:
         """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
@@ -147,9 +157,10 @@ class Result:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """All summaries in one long table; see COLUMNS. Steps count from 1."""
-        for name, curve in self.curves.items():
-            for step in range(self.steps):
-                yield ("step", name, step + 1, *dataclasses.astuple(curve.at(step)))
+        for section, curves in (("step", self.curves), ("rollout", self.rollout)):
+            for name, curve in curves.items():
+                for step in range(len(curve.mean)):
+                    yield (section, name, step + 1, *dataclasses.astuple(curve.at(step)))
         sections = {
             "last step": self.last_step,
             "mean over steps": self.mean_over_steps,
@@ -208,14 +219,17 @@ def _check(result: Result) -> None:
     """Refuses a result whose parts do not fit together: whoever draws it need not look again."""
     if not isinstance(result.settings.get("made", {}), Mapping):
         refuse("settings.made", "a mapping", show(result.settings["made"]))
-    for name, curve in result.curves.items():
-        if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {result.steps}:
-            refuse(f"curves.{name}", f"{result.steps} steps", "others")
+    lengths = {"curves": result.steps, "rollout": result.rollout_steps}
+    for section, steps in lengths.items():
+        for name, curve in getattr(result, section).items():
+            if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {steps}:
+                refuse(f"{section}.{name}", f"{steps} steps", "others")
     for name, column in result.per_sequence.items():
         if len(column) != result.sequences:
             refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))
     known = LOSSES if not result.has_groups else (*LOSSES, *SCORES)
-    for section in ("curves", "last_step", "mean_over_steps", "per_sequence"):
+    sections = ["curves", "last_step", "mean_over_steps", "per_sequence"]
+    for section in sections + (["rollout"] if result.rollout_steps else []):
         if missing := [name for name in known if name not in getattr(result, section)]:
             refuse(section, f"all of {', '.join(known)}", f"none of {missing[0]}")
 

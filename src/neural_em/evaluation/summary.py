@@ -20,6 +20,12 @@ TITLES = {
     "intra": "  intra-cluster",
     "inter": "  inter-cluster",
 }
+ROLLOUT_TITLES = {
+    "upper_bound": TITLES["upper_bound"],
+    "repeated": "last frame repeated",
+    "ami_max": TITLES["ami_max"],
+    "ari": TITLES["ari"],
+}
 _SAME = ("components", "static")  # what runs that are averaged must share, beside their steps
 
 
@@ -54,6 +60,7 @@ class Aggregate:
         sections: ``last step``, ``mean over steps``, ``whole sequence``, ``start with the lowest loss`` and
             ``baseline: ...``, each with its scores.
         curves: each score's value at each step.
+        rollout: likewise, at each step without input.
     """
 
     runs: int
@@ -61,6 +68,7 @@ class Aggregate:
     steps: int
     sections: Mapping[str, Mapping[str, MeanDeviation]]
     curves: Mapping[str, tuple[MeanDeviation, ...]]
+    rollout: Mapping[str, tuple[MeanDeviation, ...]]
 
 
 def aggregate(results: Sequence[Result]) -> Aggregate:
@@ -72,21 +80,21 @@ def aggregate(results: Sequence[Result]) -> Aggregate:
         for name in _SAME:
             if result.settings[name] != first.settings[name]:
                 refuse(name, f"the same in every run, {first.settings[name]}", result.settings[name])
-        if (result.sequences, result.steps) != (first.sequences, first.steps):
-            refuse("sequences and steps", f"the same in every run, {first.sequences} and {first.steps}",
-                   f"{result.sequences} and {result.steps}")  # fmt: skip
+        for name in ("sequences", "steps", "rollout_steps"):
+            if getattr(result, name) != getattr(first, name):
+                refuse(name, f"the same in every run, {getattr(first, name)}", getattr(result, name))
     values: dict[tuple[str, str, int | None], list[float | None]] = {}
     for result in results:
         for section, name, step, mean, *_ in result.rows():
             values.setdefault((section, name, step), []).append(mean)
     sections: dict[str, dict[str, MeanDeviation]] = {}
-    curves: dict[str, tuple[MeanDeviation, ...]] = {}
+    curves: dict[str, dict[str, tuple[MeanDeviation, ...]]] = {"step": {}, "rollout": {}}
     for (section, name, _), means in values.items():
-        if section == "step":
-            curves[name] = (*curves.get(name, ()), MeanDeviation.of(means))
+        if section in curves:
+            curves[section][name] = (*curves[section].get(name, ()), MeanDeviation.of(means))
         else:
             sections.setdefault(section, {})[name] = MeanDeviation.of(means)
-    return Aggregate(len(results), first.sequences, first.steps, sections, curves)
+    return Aggregate(len(results), first.sequences, first.steps, sections, curves["step"], curves["rollout"])
 
 
 def result_table(result: Result) -> str:
@@ -109,6 +117,7 @@ def result_table(result: Result) -> str:
              f"{_counted(result.settings['components'], 'component')}, "
              f"{_counted(result.settings['starts'], 'start')}"]  # fmt: skip
     lines.append(_table(["", *columns], [[TITLES[name], *(cell(name) for cell in columns.values())] for name in names]))
+    lines += _rollout({name: [_text(mean) for mean in curve.mean] for name, curve in result.rollout.items()})
     if result.unscored_images:
         lines.append(f"nothing to score in {_counted(result.unscored_images, 'image')}, "
                      f"{_counted(result.unscored_sequences, 'whole sequence')}; left out")  # fmt: skip
@@ -126,7 +135,19 @@ def aggregate_table(runs: Aggregate) -> str:
         [TITLES[name], *(_deviation(scores.get(name)) for scores in runs.sections.values())] for name in names
     ]  # fmt: skip
     title = f"{_counted(runs.runs, 'run')} of {_counted(runs.sequences, 'sequence')}, {_counted(runs.steps, 'step')}"
-    return "\n".join([title, _table(["", *runs.sections], rows)])
+    rollout = {name: [_deviation(step) for step in curve] for name, curve in runs.rollout.items()}
+    return "\n".join([title, _table(["", *runs.sections], rows), *_rollout(rollout)])
+
+
+def _rollout(cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each step without input."""
+    names = [name for name in ROLLOUT_TITLES if name in cells]
+    rows = (
+        [[f"{step + 1}", *(cells[name][step] for name in names)] for step in range(len(cells[names[0]]))]
+        if names
+        else []
+    )
+    return [_table(["without input, step", *(ROLLOUT_TITLES[name] for name in names)], rows)] if rows else []
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from neural_em import config as configs
-from neural_em.data import DataConfig, Dataset, load_split
+from neural_em.data import DataConfig, Dataset, FileConfig, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
 from neural_em.errors import check_integer, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
 from neural_em.files import absolute
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.runs import environment
 from neural_em.runs.evaluations import EVALUATIONS, read_result
@@ -29,7 +29,7 @@ from neural_em.training import device as devices
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
-_NAMED = ("objects", "components", "steps", "static", "starts", "size", "seed")
+_NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size", "seed")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Evaluation:
         seed: of the starts and of the noise.
         batch_size: sequences at a time; changes no result.
         changes: other fields of generated data, such as ``data.threshold=0.25``.
+        rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
+            many are held back, unless ``steps`` says how many to read.
     """
 
     objects: int | None = None
@@ -64,6 +66,7 @@ class Evaluation:
     seed: int = 0
     batch_size: int = 500
     changes: tuple[str, ...] = ()
+    rollout: int = 0
 
     def __post_init__(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
@@ -75,6 +78,7 @@ class Evaluation:
         for name, most in {**LIMITS, "objects": MAX_OBJECTS, "size": LIMITS["limit"]}.items():
             if getattr(self, name, None) is not None:
                 object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
+        object.__setattr__(self, "rollout", check_integer("rollout", self.rollout, 0, LIMITS["steps"]))
         if self.masks is not None and self.data is None:
             refuse("masks", "the data they belong to as well (--data)", "masks alone")
         for change in self.changes:
@@ -93,7 +97,7 @@ class Evaluation:
         elif not run.data_known:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
-        if data.kind == "file":
+        if isinstance(data, FileConfig):
             for name, given in (("objects", self.objects), ("set", self.changes)):
                 if given:
                     refuse(name, "data that are generated", repr(data.path))
@@ -102,8 +106,8 @@ class Evaluation:
         changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}
         if self.static:
             changes["frames"] = 1
-        elif self.steps is not None and data.frames != 1:
-            changes["frames"] = self.steps + 1
+        elif data.frames is not None and data.frames != 1:
+            changes["frames"] = (data.frames if self.steps is None else self.steps + 1) + self.rollout
         return replace(data, **changes)
 
     def config(self, run: TrainedRun) -> EvaluationConfig:
@@ -111,12 +115,15 @@ class Evaluation:
         training = run.experiment.training
         return EvaluationConfig(
             self.components or training.components, self.steps or training.steps, self.static, self.starts, self.seed,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size, rollout=self.rollout,
         )  # fmt: skip
 
     def name(self, run: TrainedRun) -> str:
         """A file name that says what is special: nothing is named that is as the run was trained."""
-        trained = {"objects": run.experiment.data.objects, "components": run.experiment.training.components}
+        trained = {
+            "objects": getattr(run.experiment.data, "objects", None),
+            "components": run.experiment.training.components,
+        }
         parts = [self.split or ""]
         for name in _NAMED:
             value, usual = getattr(self, name), getattr(_USUAL, name)
@@ -157,7 +164,7 @@ class Evaluator:
         self.device, self.progress = devices.choose(device), progress
         self._held: tuple[Any, Dataset] | None = None
 
-    def model(self, run: TrainedRun) -> NeuralEM:
+    def model(self, run: TrainedRun) -> Model:
         """The run's model, the fast one."""
         return accelerate(run.load(self.device))
 
@@ -167,8 +174,9 @@ class Evaluator:
         data = self._load(config, run.experiment.data_seed, evaluation)
         frames = data.shape[0]
         steps = evaluation.config(run).steps
-        if config.kind == "file" and not evaluation.static and steps is not None and 1 < frames <= steps:
-            data = self._load(replace(config, frames=steps + 1), run.experiment.data_seed, evaluation)
+        needed = 0 if steps is None or evaluation.static else steps + 1 + evaluation.rollout
+        if config.kind == "file" and 1 < frames < needed:
+            data = self._load(replace(config, frames=needed), run.experiment.data_seed, evaluation)
         model = run.experiment.model
         size = (model.channels, model.height, model.width)
         if tuple(data.shape[1:]) != size:

@@ -11,7 +11,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import ModelConfig, build
 from neural_em.presets import Experiment
 from neural_em.storage.pretrained import find_model
 
@@ -34,7 +34,7 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
 
 
 def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in NeuralEM(config).state_dict().items()}
+    return {name: tensor.shape for name, tensor in build(config).state_dict().items()}
 
 
 def _in_the_way(wanted: ModelConfig, given: ModelConfig) -> tuple[str, str]:

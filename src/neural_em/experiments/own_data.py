@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -9,53 +10,60 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neural_em.data import DataConfig
+from neural_em.data import DataConfig, FileConfig
 from neural_em.data.config import Part
 from neural_em.data.hdf5 import is_hdf5
-from neural_em.data.load import divided
+from neural_em.data.own import divided, has_splits
+from neural_em.errors import refuse
 from neural_em.files import absolute, from_home
 from neural_em.runs.find import TrainedRun
 from neural_em.segment import usual_channels
 
 _EVERYTHING = 10**9  # sequences
+_MOST = 10**6  # files and folders to look at
 
 
-def own_data(run: TrainedRun, path: str, masks: str | None) -> DataConfig:
+def own_data(run: TrainedRun, path: str, masks: str | None) -> FileConfig:
     """The config that brings what is at the path to the run's model.
 
     Data of a run that was trained on files are cut and fitted as those were. An HDF5 file is taken as it is.
     """
     data, model = run.experiment.data, run.experiment.model
-    trained_on_files = run.data_known and data.kind == "file"
     given: Any = {"path": absolute(path), "masks": None if masks is None else absolute(masks)}
     sizes: Any = dict.fromkeys(("train_size", "validation_size", "test_size"), _EVERYTHING)
-    own = replace(data, **given) if trained_on_files else DataConfig("file", **given, **sizes)
+    before = data if run.data_known and isinstance(data, FileConfig) else None  # trained on files
+    own = FileConfig("file", **given, **sizes) if before is None else replace(before, **given)
     if is_hdf5(from_home(path)):
-        return replace(own, channels="auto", fit="none", stride=None, height=None, width=None, threshold=None)
+        return replace(own, channels="auto", fit="none", stride=None, height=None, width=None, threshold=0.5)
     if own.channels == "auto":  # what the run's own files were read as, or what the model is made for
         seen: Any = "colour" if model.channels == 3 else "grey"
-        own = replace(own, channels=seen if trained_on_files else usual_channels(model))
+        own = replace(own, channels=usual_channels(model) if before is None else seen)
     fit: Any = "resize" if own.fit == "none" else own.fit
     return replace(own, fit=fit, height=model.height, width=model.width)
 
 
 def fingerprint(data: DataConfig) -> str | None:
     """Tells one state of the user's files and masks from another, by names, sizes and times; None where none are."""
-    if data.kind != "file" or not os.path.exists(from_home(data.path or "")):
+    if not isinstance(data, FileConfig) or not os.path.exists(from_home(data.path)):
         return None
-    lines = [line for path in (data.path, data.masks) if path for line in ("/", *sorted(_files(from_home(path))))]
+    levels = 2 if has_splits(from_home(data.path)) else 1
+    places = [from_home(path) for path in (data.path, data.masks) if path]
+    lines = [line for place in places for line in ("/", *sorted(_files(place, levels)))]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _files(path: Path) -> Iterator[str]:
-    """A line about each file at a place or below it."""
-    found, seen = [path] if path.is_file() else [], set[str]()
+def _files(path: Path, levels: int) -> Iterator[str]:
+    """A line about each file at a place or at most so many levels below it: no data are read from deeper ones."""
+    found, looked_at = [path] if path.is_file() else [], 0
     for place, folders, names in os.walk(path, followlinks=True):
-        seen.add(os.path.realpath(place))
-        folders[:] = [name for name in folders if os.path.realpath(os.path.join(place, name)) not in seen]
+        looked_at += len(folders) + len(names)
+        if looked_at > _MOST:
+            refuse(str(path), f"at most {_MOST} images, clips and folders", "more")
+        if len(Path(place).relative_to(path).parts) == levels:
+            folders.clear()
         found += [Path(place, name) for name in names]
     for file in found:
-        if file.exists():  # not so for a link to nowhere
+        with contextlib.suppress(OSError):  # a link to nowhere, or one that nobody may follow
             about = file.stat()
             yield f"{file.relative_to(path)!s} {about.st_size} {about.st_mtime_ns}"
 
@@ -69,7 +77,8 @@ def about_part(run: TrainedRun, path: str, part: str) -> str:
     """Which part of the user's own data was looked at, and whether training has seen it."""
     name = Path(path).name or path
     text = f"all of {name}" if part == "all" else f"the {part} part of {name}"
-    trained = run.experiment.data.path if run.data_known else None
+    data = run.experiment.data
+    trained = data.path if run.data_known and isinstance(data, FileConfig) else None
     known = (
         part in ("all", "training")
         and trained is not None

@@ -17,7 +17,7 @@ from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.initial_weights import first_weights
 from neural_em.files import write_whole
-from neural_em.model import NeuralEM
+from neural_em.model import build
 from neural_em.presets import PRESETS, Experiment
 from neural_em.runs import checkpoint
 from neural_em.runs.find import finished_run, read_experiment
@@ -101,11 +101,11 @@ class _Trainer:
 
     def sized(self, experiment: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
-        usual = PRESETS.get(experiment.name, experiment).model
-        if experiment.data.kind != "file":
-            return experiment.for_frames(usual=usual)
-        self._own = self.data(experiment.data, "training")
-        return experiment.for_frames(self._own.shape, usual)
+        usual, shape = PRESETS.get(experiment.name, experiment).model, experiment.data.shape
+        if shape is None:
+            self._own = self.data(experiment.data, "training")
+            shape = self._own.shape
+        return experiment.for_frames(shape, usual)
 
     def data(self, config: DataConfig, split: Any) -> Dataset:
         """A split, made once for all runs that use it at the time."""
@@ -212,27 +212,16 @@ class _Trainer:
                 self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
                 self._tell("stop", {"run": name, "outcome": finished})
                 return finished
-            model = NeuralEM(experiment.model, seed=settings.seed)
+            model = build(experiment.model, seed=settings.seed)
             model.to(self.device, devices.dtype_of(settings.precision))
             found = distributed.in_first(lambda: self.first(experiment, path, before, memory), self.device)
             first, note = found or (None, "")
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
             notes = [note, data.note and f"data: {data.note}"]
-            return (
-                yield from train_in(
-                    folder,
-                    model,
-                    data,
-                    validation,
-                    settings,
-                    self.stop,
-                    self.callbacks,
-                    name,
-                    first,
-                    notes,
-                    carries,
-                )
+            steps = train_in(
+                folder, model, data, validation, settings, self.stop, self.callbacks, name, first, notes, carries
             )
+            return (yield from steps)
 
     def _note(self, name: str, text: str, folder: RunFolder | None = None) -> None:
         """A line for who looks on, and for the log of a folder."""

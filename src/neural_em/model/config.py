@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
+from neural_em.model.distributions import DISTRIBUTIONS
+from neural_em.model.m_step import M_STEPS
+from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
-DISTRIBUTIONS = ("bernoulli", "gaussian")
-M_STEPS = ("recurrent", "gradient")
-CHANNEL_RULES = ("product", "sum")
 LOSS_STEPS = ("every", "last")
 SMALLEST = {"channels": 1, "height": 1, "width": 1, "theta_size": 1, "hidden": 0, "steps": 1}
 MAX_SIZE = 1 << 16
@@ -25,13 +25,14 @@ class ModelConfig:
         channels: channels of a frame.
         height: rows of a frame.
         width: columns of a frame.
-        m_step: ``recurrent`` (RNN-EM) or ``gradient`` (N-EM).
+        m_step: ``recurrent`` (RNN-EM), ``gradient`` (N-EM), or another name in `M_STEPS`.
         step_size: what N-EM's learned step size starts with; ``None``: drawn from +-sqrt(3), as the authors' is.
         theta_size: size M of each component's vector.
         convolutions: channels of the encoder's 4x4 stride-2 convolutions; the decoder mirrors them.
         hidden: units of the fully connected layer on either side of theta; 0 for none.
         layer_norm: normalise every layer but the last.
-        distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones.
+        distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones, or another name in
+            `DISTRIBUTIONS`.
         prior: mean of the pixel prior that components predict where they own nothing.
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
@@ -47,16 +48,16 @@ class ModelConfig:
     channels: int = 1
     height: int = 28
     width: int = 28
-    m_step: Literal["recurrent", "gradient"] = "recurrent"
+    m_step: str = "recurrent"
     step_size: float | None = None
     theta_size: int = 100
     convolutions: tuple[int, ...] = (32, 64)
     hidden: int = 512
     layer_norm: bool = True
-    distribution: Literal["bernoulli", "gaussian"] = "bernoulli"
+    distribution: str = "bernoulli"
     prior: float = 0.0
     e_step_deviation: float = 0.25
-    channel_rule: Literal["product", "sum"] = "product"
+    channel_rule: str = "product"
     noise: NoiseConfig = field(default_factory=lambda: NoiseConfig("bit-flips", 0.2))
     normalize_input: bool = False
     gamma_gradient: bool = False
@@ -69,16 +70,15 @@ class ModelConfig:
         self._check_sizes()
         for name in ("layer_norm", "normalize_input", "gamma_gradient"):
             check_flag(f"model.{name}", getattr(self, name))
-        choices = {"m_step": M_STEPS, "distribution": DISTRIBUTIONS, "channel_rule": CHANNEL_RULES}
+        choices = {"m_step": [*M_STEPS], "distribution": [*DISTRIBUTIONS], "channel_rule": [*CHANNEL_RULES]}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 unknown(f"model.{name}", getattr(self, name), allowed)
         if not isinstance(self.noise, NoiseConfig):
             refuse("model.noise", "a NoiseConfig", repr(self.noise))
-        if self.distribution == "bernoulli":
-            check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
         self._keep_number("prior", "a finite number")
         self._keep_number("e_step_deviation", "a number from 0.001 to 1000", 0.001, 1000)
+        DISTRIBUTIONS[self.distribution](self)
         self._keep_number("inter_weight", "a number of at least 0", 0)
         if self.step_size is not None:
             self._keep_number("step_size", "a finite number, or null")

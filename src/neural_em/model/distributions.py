@@ -1,23 +1,31 @@
 """Pixel distributions P(x | psi): log-probability, likelihood for the E-step, KL divergence from the pixel prior.
 
 Both are exponential families: the network gives the natural parameter eta, psi is the mean, and
-d log P(x | psi) / d eta = x - psi, which is what the M-step climbs.
+d log P(x | psi) / d eta = x - psi, which is what the M-step climbs. Another one is a class and a line in
+`DISTRIBUTIONS`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from neural_em.errors import check_number
+
+if TYPE_CHECKING:
+    from neural_em.model.config import ModelConfig
+
 CLIP = 1e-6  # probabilities are kept this far from 0 inside logarithms
+ON = 0.1  # in a rollout a binary pixel is 1 where some component gives it more than this, as in the authors' code
 
 
 class PixelDistribution(Protocol):
-    """What the mixture needs to know about its pixels; all functions are elementwise."""
+    """What the mixture needs to know about its pixels; all functions but `together` are elementwise."""
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi, from what the network puts out."""
@@ -31,12 +39,22 @@ class PixelDistribution(Protocol):
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL divergence from the pixel prior P(x) to P(x | psi)."""
 
+    def rounded(self, psi: Tensor) -> Tensor:
+        """Psi as pixels that a frame can have."""
+
+    def together(self, psi: Tensor) -> Tensor:
+        """The frame (B,C,H,W) that all components' predictions psi (B,K,C,H,W) make together."""
+
 
 @dataclass(frozen=True)
 class Bernoulli:
     """Binary pixels: psi is the probability of 1; the prior is Bernoulli too."""
 
     prior: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a prior that is no probability."""
+        check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi = sigmoid(eta)."""
@@ -59,6 +77,14 @@ class Bernoulli:
         if p > 0:
             kl = kl + p * (math.log(p) - torch.log(psi.clamp(min=CLIP)))
         return kl
+
+    def rounded(self, psi: Tensor) -> Tensor:
+        """0 or 1."""
+        return psi.round()
+
+    def together(self, psi: Tensor) -> Tensor:
+        """1 where some component predicts something."""
+        return (psi.amax(dim=1) > ON).to(psi.dtype)
 
 
 @dataclass(frozen=True)
@@ -84,3 +110,18 @@ class Gaussian:
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL(N(prior, 1) || N(psi, 1))."""
         return 0.5 * (psi - self.prior).square()
+
+    def rounded(self, psi: Tensor) -> Tensor:
+        """Cut to [0, 1]."""
+        return psi.clamp(0, 1)
+
+    def together(self, psi: Tensor) -> Tensor:
+        """The prior and what all components add to it."""
+        return self.prior + (psi - self.prior).sum(dim=1)
+
+
+# the choices of `ModelConfig.distribution`, each made from a config, or refusing it
+DISTRIBUTIONS: dict[str, Callable[[ModelConfig], PixelDistribution]] = {
+    "bernoulli": lambda config: Bernoulli(config.prior),
+    "gaussian": lambda config: Gaussian(config.prior, config.e_step_deviation),
+}

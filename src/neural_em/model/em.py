@@ -5,7 +5,7 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from neural_em import randomness
 from neural_em.errors import check_integer, refuse
-from neural_em.model import mixture
+from neural_em.model import inference, mixture
 from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import Bernoulli, Gaussian, PixelDistribution
-from neural_em.model.m_step import M_STEPS, GradientMStep
+from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
+from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.noise import NOISES
 
@@ -67,15 +67,13 @@ class NeuralEM(nn.Module):
         self.config = config or ModelConfig()
         self.m_step = M_STEPS[self.config.m_step](self.config)
         initialise(self, torch.Generator().manual_seed(seed))
-        if isinstance(self.m_step, GradientMStep) and self.config.step_size is not None:
-            nn.init.constant_(self.m_step.learning_rate, self.config.step_size)
+        if hasattr(self.m_step, "initialise"):
+            self.m_step.initialise()
 
     @property
     def distribution(self) -> PixelDistribution:
         """The pixels' distribution."""
-        if self.config.distribution == "gaussian":
-            return Gaussian(self.config.prior, self.config.e_step_deviation)
-        return Bernoulli(self.config.prior)
+        return DISTRIBUTIONS[self.config.distribution](self.config)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip
@@ -120,7 +118,7 @@ class NeuralEM(nn.Module):
                 check_array(name, array, (B, *frame), next(self.parameters()))
                 check_values(name, array)
         delta = self.difference(x_noisy, psi, gamma)
-        theta, eta = self.m_step(theta, delta)
+        theta, eta = self.maximise(theta, delta)
         psi, gamma, info = self.assign(eta, x_next, losses)
         return State(theta, psi, gamma), info
 
@@ -128,6 +126,10 @@ class NeuralEM(nn.Module):
         """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
         delta = gamma * (x.unsqueeze(1) - psi)
         return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
+
+    def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The M-step: new theta, and natural parameters eta (B,K,C,H,W)."""
+        return self.m_step(theta, delta)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
@@ -187,20 +189,35 @@ class NeuralEM(nn.Module):
         """
         states: list[State] = []
         infos: list[Info] = []
-        for t in range(len(x_noisy)):
-            losses = watched is None or watched[t]
-            state, info = self.step(state, x_noisy[t], x[t + 1], check=False, losses=losses)
+        for after, info in inference.unrolled(self, state, x, x_noisy, watched):
             if watched is not None:
                 states.clear()
-            states.append(state)
+            states.append(after)
             infos.append(info)
-        theta, psi, gammas = (torch.stack(parts) for parts in zip(*states, strict=True))
-        total, intra, inter, bound = (torch.stack(parts).mean(dim=1) for parts in zip(*infos, strict=True))
+        theta, psi, gammas = inference.stacked(states)
+        total, intra, inter, bound = (losses.mean(dim=1) for losses in inference.stacked(infos))
         return Unrolled(theta, psi, gammas, total, intra, inter, bound, (total * weights).sum())
 
     def forward(self, x: Tensor, components: int, steps: int | None = None) -> Unrolled:
         """The unroll, with noise and start drawn from torch's own generator."""
         return self.unroll(x, components, steps)
+
+    def rollout(self, state: State, steps: int, keys: Tensor | None = None, first: int = 0, x: Tensor | None = None,
+                noise: bool = True, rounded: bool = True,
+                generator: torch.Generator | None = None) -> Iterator[inference.Step]:  # fmt: skip
+        """Prediction without input, from any state on; see `neural_em.model.inference.roll_out`."""
+        return inference.roll_out(self, state, steps, keys, first, x, noise, rounded, generator)
+
+    def predict(self, state: State, rounded: bool = True) -> Tensor:
+        """The mixture of the components' predictions, sum_k gamma_k psi_k (B,C,H,W), rounded to what a frame can be."""
+        psi = (state.gamma * state.psi).sum(dim=1)
+        return self.distribution.rounded(psi) if rounded else psi
+
+    def reassign(self, state: State) -> State:
+        """The state after an E-step on the frame that its own psi make together, for want of a real one."""
+        x = self.distribution.together(state.psi)
+        likelihood = mixture.pixel_likelihood(self.distribution, x, state.psi, self.config.channel_rule)
+        return state._replace(gamma=mixture.e_step(likelihood))
 
     def draw(self, x: Tensor, components: int, keys: Tensor, steps: int | None = None) -> tuple[Tensor, Tensor]:
         """Noisy frames (T,B,C,H,W) and the first assignment (B,K,1,H,W) that belong to the samples' keys (B,).
@@ -208,19 +225,24 @@ class NeuralEM(nn.Module):
         The same keys give the same draws on any device, in any batch, and for the first frames of any length.
         """
         x = self.frames(x, steps, check=False)[:-1]
-        T, B, C, H, W = x.shape
+        _, B, _, H, W = x.shape
         K = check_integer("components", components, 1, MOST)
+        x_noisy = self.draw_noise(x, keys)
+        normal = randomness.normal(keys.to(x.device), K * H * W, uniform=self.uniform).reshape(B, K, 1, H, W)
+        return x_noisy, random_assignment(normal.to(x.dtype))
+
+    def draw_noise(self, x: Tensor, keys: Tensor, first: int = 0) -> Tensor:
+        """Frames x (T,B,C,H,W) with the noise that belongs to the samples' keys (B,) from frame ``first`` on."""
+        T, B, C, H, W = x.shape
         if not isinstance(keys, Tensor) or tuple(keys.shape) != (B,) or keys.dtype != torch.int64:
             refuse(
                 "keys", f"a tensor of {B} torch.int64 keys", f"{describe(keys)} {getattr(keys, 'dtype', '')}".rstrip()
             )
         function, needed = NOISES[self.config.noise.kind]
-        times = torch.arange(T, device=x.device).unsqueeze(1)
+        times = torch.arange(first, first + T, device=x.device).unsqueeze(1)
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B)
         u = torch.stack([self.uniform(frame_keys, C * H * W, stream=i) for i in range(needed)]) if needed else x
-        x_noisy = function(x, u.reshape(max(needed, 1), T, B, C, H, W), self.config.noise.probability)
-        normal = randomness.normal(keys.to(x.device), K * H * W, uniform=self.uniform).reshape(B, K, 1, H, W)
-        return x_noisy, random_assignment(normal.to(x.dtype))
+        return function(x, u.reshape(max(needed, 1), T, B, C, H, W), self.config.noise.probability)
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """Uniform numbers (*keys.shape, count) under keys."""

@@ -5,11 +5,15 @@ Shapes: x (B,C,H,W), psi (B,K,C,H,W), gamma (B,K,1,H,W). Losses are one number a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from neural_em.model.distributions import PixelDistribution
 
 EPSILON = 1e-6
+CHANNEL_RULES: dict[str, Callable[..., Tensor]] = {"product": torch.prod, "sum": torch.sum}
 
 
 def e_step(likelihood: Tensor) -> Tensor:
@@ -21,9 +25,7 @@ def e_step(likelihood: Tensor) -> Tensor:
 def pixel_likelihood(distribution: PixelDistribution, x: Tensor, psi: Tensor, channels: str = "product") -> Tensor:
     """P(x_i | psi_ik) of whole pixels (B,K,1,H,W): the product over channels, or the authors' sum."""
     likelihood = distribution.likelihood(x.unsqueeze(1), psi)
-    if psi.shape[2] == 1:
-        return likelihood
-    return likelihood.sum(dim=2, keepdim=True) if channels == "sum" else likelihood.prod(dim=2, keepdim=True)
+    return likelihood if psi.shape[2] == 1 else CHANNEL_RULES[channels](likelihood, dim=2, keepdim=True)
 
 
 def intra_loss(distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:

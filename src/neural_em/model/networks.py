@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 HALVES = (torch.float16, torch.bfloat16)
 EPSILON = 1e-12  # of the layer norm, as in the authors' code
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "relu": F.relu, "sigmoid": torch.sigmoid}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "relu": F.relu, "sigmoid": torch.sigmoid,
+                                                       "tanh": torch.tanh}  # fmt: skip
 
 
 class Dense(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,11 +16,11 @@ class NoiseConfig:
     """Noise on the input of the network, never on the target.
 
     Attributes:
-        kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``.
+        kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``: a name in `NOISES`.
         probability: share of the pixels that are hit.
     """
 
-    kind: Literal["none", "bit-flips", "masked-uniform"] = "none"
+    kind: str = "none"
     probability: float = 0.0
 
     def __post_init__(self) -> None:

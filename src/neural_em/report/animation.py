@@ -18,6 +18,7 @@ from neural_em.report.panels import SequenceReport, framed, magnification_for, m
 TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
 GAP = 10
 GROUND, EDGE, INK = (24, 26, 30), (96, 100, 108), (214, 217, 222)
+MARK = (230, 159, 0)  # around the panels of a step without input
 CAPTION = 13  # pixels of the captions' letters
 
 
@@ -25,12 +26,15 @@ def animation_frames(sequence: SequenceReport, magnification: int | None = None,
     """The pictures of the animation, one a step, each (H',W',3) of the same size."""
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
     colours = palette(sequence.components)
-    inputs, assignment, components = sequence.input_rgb(), sequence.assignment_rgb(), sequence.component_rgb()
+    strips, components = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}, sequence.component_rgb()
     pictures = []
     for t in range(sequence.steps):
-        panels = [framed(magnify(inputs[t], factor), EDGE), framed(magnify(assignment[t], factor), EDGE)]
+        without_input = t >= sequence.steps - sequence.rollout
+        edge = MARK if without_input else EDGE
+        panels = [framed(magnify(strip[t], factor), edge) for strip in strips.values()]
         panels += [framed(magnify(components[t, k], factor), colours[k]) for k in range(sequence.components)]
-        names = [f"input, step {t + 1}", "assignment", *(f"component {k + 1}" for k in range(sequence.components))]
+        names = [*strips, *(f"component {k + 1}" for k in range(sequence.components))]
+        names[0] = f"own prediction, {sequence.step_name(t + 1)}" if without_input else f"input, step {t + 1}"
         pictures.append(side_by_side(panels, names if captions else None))
     return pictures
 
@@ -103,7 +107,7 @@ def _indexed(pictures: list[Pixels]) -> list[Image.Image]:
     colours, index = distinct(np.stack(pictures))
     table = colours
     if len(colours) > 256:
-        kept = np.concatenate([[GROUND, EDGE, INK, (0, 0, 0), (255, 255, 255)], palette(LIMIT)]).astype(np.uint8)
+        kept = np.concatenate([[GROUND, EDGE, INK, MARK, (0, 0, 0), (255, 255, 255)], palette(LIMIT)]).astype(np.uint8)
         kept = kept[(kept[:, None] == colours[None]).all(-1).any(-1)]  # only those that occur
         reduced = Image.fromarray(colours[None]).quantize(256 - len(kept), Image.Quantize.MEDIANCUT)
         rest = np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)

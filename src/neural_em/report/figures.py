@@ -100,9 +100,36 @@ def sequence_figure(
     components = sequence.component_rgb()
     rows = [row(sequence.assignment_rgb(), EDGE)]
     rows += [row(components[:, k], colours[k]) for k in range(sequence.components)]
-    rows += [row(sequence.input_rgb(), EDGE)]
-    names = ["assignment", *(f"component {k + 1}" for k in range(sequence.components)), "input"]
-    return _lay_out(rows, [str(step) for step in chosen], names, corner="step")
+    strips = sequence.frames_rgb()
+    rows += [row(strip, EDGE) for strip in strips.values()]
+    names = ["assignment", *(f"component {k + 1}" for k in range(sequence.components)), *strips]
+    return _over_time(sequence, rows, chosen, names)
+
+
+def rollout_figure(
+    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
+) -> Figure:
+    """A rollout over time: what the model read, what really came, what it predicted, and its assignment.
+
+    Args:
+        sequence: the sequence, with its inputs; steps without input are called +1, +2 and so on.
+        steps: which steps to show, counted from 1; all by default.
+        magnification: screen pixels a pixel.
+    """
+    chosen = _chosen(steps, sequence.steps)
+    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
+    rows = [[framed(magnify(strip[step - 1], factor), EDGE) for step in chosen] for strip in strips.values()]
+    return _over_time(sequence, rows, chosen, list(strips))
+
+
+def _over_time(
+    sequence: SequenceReport, rows: Sequence[Sequence[Pixels]], chosen: Sequence[int], names: Sequence[str]
+) -> Figure:
+    """Rows with a column for each step, the steps without input apart from the others."""
+    with_input = sum(step <= sequence.steps - sequence.rollout for step in chosen)
+    titles = [sequence.step_name(step) for step in chosen]
+    return _lay_out(rows, titles, names, corner="step", apart=(with_input - 1,) if sequence.rollout else ())
 
 
 def _chosen(steps: Sequence[int] | None, count: int) -> list[int]:

@@ -7,6 +7,7 @@
     constructor(root) {
       this.root = root;
       this.steps = Number(root.dataset.steps);
+      this.withInput = this.steps - Number(root.dataset.rollout); // the other steps read the model's own prediction
       this.step = 0;
       this.timer = null;
       this.slider = root.querySelector("input");
@@ -40,8 +41,11 @@
       this.step = Math.min(Math.max(step, 0), this.steps - 1);
       this.root.dataset.step = String(this.step + 1);
       this.slider.value = String(this.step + 1);
-      this.slider.setAttribute("aria-valuetext", "step " + (this.step + 1) + " of " + this.steps);
-      this.output.textContent = (this.step + 1) + " / " + this.steps;
+      const after = this.step + 1 - this.withInput;
+      const note = after > 0 ? ", " + after + " without input" : "";
+      this.root.classList.toggle("rollout", after > 0);
+      this.slider.setAttribute("aria-valuetext", "step " + (this.step + 1) + " of " + this.steps + note);
+      this.output.textContent = (after > 0 ? this.withInput + " + " + after : this.step + 1) + " / " + this.steps;
       this.canvases.forEach((canvas) => this.draw(canvas));
     }
 

@@ -27,6 +27,9 @@ from neural_em.report.tables import MISSING, number
 KEYS = """<p class="note keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd>
 <kbd>End</kbd> jump, in the player last used.</p>"""
 
+ROLLOUT = """After the steps with input the model goes on with its own predictions. Repeating the last frame is what it
+would cost to expect that nothing moves; scores are of the assignment to the model's own prediction."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
@@ -40,6 +43,7 @@ class RunReport:
         curves: scores per step with quartiles, by name.
         sequences: sequences to step through; those with one label stand side by side over all runs.
         training_steps: how many steps the model was trained for, marked in the curves; or None.
+        rollout: scores and errors per step without input, by name.
     """
 
     name: str
@@ -49,6 +53,7 @@ class RunReport:
     curves: Mapping[str, StepCurve] = field(default_factory=dict)
     sequences: Sequence[SequenceReport] = ()
     training_steps: int | None = None
+    rollout: Mapping[str, StepCurve] = field(default_factory=dict)
 
 
 def write_page(
@@ -126,16 +131,26 @@ def _sequences(runs: Sequence[RunReport]) -> str:
 
 
 def _curves(runs: Sequence[RunReport]) -> str:
+    marks = {run.training_steps for run in runs}
+    return _step_charts(runs, [run.curves for run in runs], "EM step", marks.pop() if len(marks) == 1 else None)
+
+
+def _rollouts(runs: Sequence[RunReport]) -> str:
+    charts = _step_charts(runs, [run.rollout for run in runs], "step without input")
+    return charts and f'<p class="note">{ROLLOUT}</p>\n{charts}'
+
+
+def _step_charts(
+    runs: Sequence[RunReport], tables: Sequence[Mapping[str, StepCurve]], x_label: str, mark: int | None = None
+) -> str:
     charts = []
-    for name in dict.fromkeys(name for run in runs for name in run.curves):
+    for name in dict.fromkeys(name for table in tables for name in table):
         lines = [
             Line(run.name, curve.steps, curve.mean, curve.lower, curve.upper, index)
-            for index, run in enumerate(runs)
-            if (curve := run.curves.get(name)) is not None
+            for index, (run, table) in enumerate(zip(runs, tables, strict=True))
+            if (curve := table.get(name)) is not None
         ]
-        marks = {run.training_steps for run in runs}
-        mark = marks.pop() if len(marks) == 1 else None
-        charts.append(line_chart(words(name), lines, "EM step", mark=mark))
+        charts.append(line_chart(words(name), lines, x_label, mark=mark))
     if not any(charts):
         return ""
     note = '<p class="note">The line is the mean over the data, the band runs from the lower to the upper quartile.</p>'
@@ -178,6 +193,7 @@ SECTIONS: dict[str, Callable[[Sequence[RunReport]], str]] = {
     "Sequences": _sequences,
     "Scores": _scores,
     "Scores per step": _curves,
+    "Rollout": _rollouts,
     "Learning curves": _learning,
     "Settings": _config,
 }

@@ -21,12 +21,14 @@ class SequenceReport:
 
     Attributes:
         label: what to call it, such as 'best'.
-        frames: the input, (T,C,H,W) in [0, 1], one or three channels.
+        frames: the frame that each step explains, (T,C,H,W) in [0, 1], one or three channels.
         gamma: the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K.
         psi: each component's prediction, (T,K,C,H,W); shown cut to [0, 1].
         groups: the true groups, (T,H,W), 0 = not scored; or None.
         score: what the sequence scored, or None.
         score_name: what the score is.
+        rollout: how many of the steps, the last ones, have read the model's own prediction instead of a frame.
+        inputs: what the components have read, (T,C,H,W), shown beside the frames; or None.
     """
 
     label: str
@@ -36,6 +38,8 @@ class SequenceReport:
     groups: NDArray[Any] | None = None
     score: float | None = None
     score_name: str = "AMI"
+    rollout: int = 0
+    inputs: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         frames, gamma, psi = (np.asarray(array) for array in (self.frames, self.gamma, self.psi))
@@ -51,7 +55,14 @@ class SequenceReport:
             refuse("psi", f"the shape {expected}", psi.shape)
         if self.groups is not None and np.shape(self.groups) != (steps, height, width):
             refuse("groups", f"the shape {(steps, height, width)}", np.shape(self.groups))
-        for name, array in (("frames", frames), ("gamma", gamma), ("psi", psi)):
+        if not 0 <= self.rollout <= steps:
+            refuse("rollout", f"a number from 0 to {steps}", self.rollout)
+        arrays = {"frames": frames, "gamma": gamma, "psi": psi}
+        if self.inputs is not None:
+            arrays["inputs"] = np.asarray(self.inputs)
+            if arrays["inputs"].shape != frames.shape:
+                refuse("inputs", f"the shape {frames.shape}", arrays["inputs"].shape)
+        for name, array in arrays.items():
             if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
                 refuse(name, "finite numbers", "others")
             object.__setattr__(self, name, array.astype(np.float32))
@@ -66,9 +77,17 @@ class SequenceReport:
         """Number of components, K."""
         return self.gamma.shape[1]
 
-    def input_rgb(self) -> Pixels:
-        """The input, (T,H,W,3)."""
-        return to_rgb(self.frames)
+    def step_name(self, step: int) -> str:
+        """What to call a step, counted from 1: its number, or how many steps it is after the last input."""
+        last = self.steps - self.rollout
+        return f"{step}" if step <= last else f"+{step - last}"
+
+    def frames_rgb(self) -> dict[str, Pixels]:
+        """The frames by name, (T,H,W,3) each; where the input is known, that and the prediction too."""
+        if self.inputs is None:
+            return {"input": to_rgb(self.frames)}
+        shown = {"input": self.inputs, "what happened": self.frames, "prediction": self.psi.max(axis=1)}
+        return {name: to_rgb(strip) for name, strip in shown.items()}
 
     def assignment_rgb(self) -> Pixels:
         """The assignment in the components' colours, (T,H,W,3)."""

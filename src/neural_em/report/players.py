@@ -22,7 +22,8 @@ ICONS = {
 
 def player(sequence: SequenceReport, heading: str) -> str:
     """The HTML of one player under a heading, which is HTML already."""
-    panels = [_panel("input", sequence.input_rgb()), _panel("assignment", sequence.assignment_rgb())]
+    panels = [_panel(name, strip) for name, strip in sequence.frames_rgb().items()]
+    panels.append(_panel("assignment", sequence.assignment_rgb()))
     groups = sequence.groups_rgb()
     if groups is not None:
         panels.append(_panel("true groups", groups))
@@ -34,7 +35,8 @@ def player(sequence: SequenceReport, heading: str) -> str:
     name = html.escape(f"sequence: {sequence.label}")
     buttons = _button("back", "previous step") + _button("play", "play") + _button("next", "next step")
     return (
-        f'<article class="player card" role="group" tabindex="0" data-steps="{sequence.steps}" aria-label="{name}">'
+        f'<article class="player card" role="group" tabindex="0" data-steps="{sequence.steps}" '
+        f'data-rollout="{sequence.rollout}" aria-label="{name}">'
         f'<header><h4>{heading}</h4><span class="score">{score}</span></header>'
         f'<div class="panels">{"".join(panels)}</div><div class="panels">{"".join(components)}</div>'
         f'<div class="controls">{buttons}'

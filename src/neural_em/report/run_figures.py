@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neural_em.errors import refuse, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.report.animation import save_animation
-from neural_em.report.figures import FORMATS, save_figure, sequence_figure, static_figure
+from neural_em.report.figures import FORMATS, rollout_figure, save_figure, sequence_figure, static_figure
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
 from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, step_curve, trained_steps
@@ -21,6 +21,7 @@ from neural_em.runs.find import TrainedRun
 
 LONG = 50  # steps of the paper's curve
 MOST_COLUMNS = 25  # pictures side by side
+BEFORE, AHEAD = 5, 10  # steps with input that a rollout shows, and usual steps without
 IMAGES = 6  # of the paper's figure of static groupings
 ANIMATIONS = ("gif", "mp4")
 AUTOENCODER = "recurrent autoencoder"
@@ -121,6 +122,18 @@ def _sequence(subject: Subject) -> list[Drawing]:
     return drawings
 
 
+def _rollout(subject: Subject) -> list[Drawing]:
+    drawings = []
+    ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
+    for run in subject.runs:
+        for report in sequences(subject.evaluator, run, ahead.evaluation, ahead.chosen(run, ("typical",))):
+            first = max(1, report.steps - report.rollout - BEFORE + 1)
+            columns = np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1))
+            figure = rollout_figure(report, _whole(columns))
+            drawings.append(Drawing(subject.named("rollout", run, report.label), figure, report))
+    return drawings
+
+
 def _static(subject: Subject) -> list[Drawing]:
     drawings = []
     for run in subject.runs:
@@ -159,7 +172,8 @@ def _curve(subject: Subject) -> list[Drawing]:
 def _bce(subject: Subject) -> list[Drawing]:
     cells: dict[tuple[str, int], list[float]] = {}
     for run in subject.runs:
-        objects, components = subject.evaluation.data_config(run).objects, subject.evaluation.config(run).components
+        objects = getattr(subject.evaluation.data_config(run), "objects", None)
+        components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
             refuse(f"{run.name}", "a run on generated shapes, for errors by number of objects", "another one")
         result = scores(subject.evaluator, run, subject.evaluation, subject.size)
@@ -209,6 +223,7 @@ def _whole(numbers: NDArray[np.float64]) -> list[int]:
 
 KINDS: dict[str, Callable[[Subject], list[Drawing]]] = {
     "sequence": _sequence,
+    "rollout": _rollout,
     "static": _static,
     "curve": _curve,
     "bce": _bce,

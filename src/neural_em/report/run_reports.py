@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import refuse, unknown
 from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
-from neural_em.evaluation.evaluate import start_keys
-from neural_em.evaluation.summary import TITLES
+from neural_em.evaluation.evaluate import start_keys, steps_with_input
+from neural_em.evaluation.summary import ROLLOUT_TITLES, TITLES
 from neural_em.experiments.evaluation import Evaluation, Evaluator, stored
+from neural_em.model.inference import infer, next_groups, stacked
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
 from neural_em.report.panels import SequenceReport
@@ -81,21 +83,18 @@ def sequences(
         refuse("pick", f"a sequence from 0 to {min(most, len(data)) - 1}", last)
     indices = torch.tensor(list(chosen.values()))
     batch = data.batch(indices)
-    weight = next(model.parameters())
-    with (
-        torch.inference_mode(),
-        devices.products(devices.of_evaluation(run.experiment.training.precision), evaluator.device),
-    ):
-        frames = batch.frames[:1] if config.static else batch.frames
-        x = model.frames(frames.to(weight), config.steps)
-        x_noisy, gamma = model.draw(x, config.components, start_keys(config.seed, 0, indices, weight.device))
-        steps = x.shape[0] - 1
-        out = model.unroll(x, config.components, steps, x_noisy=x_noisy, gamma=gamma, check=False)
-    groups = batch.groups
-    if groups is not None:
-        groups = groups[:1].expand(steps, -1, -1, -1) if len(frames) == 1 else groups[1 : steps + 1]
+    weight, steps = next(model.parameters()), steps_with_input(model, data, config)
+    seen = slice(1 if config.static else None)
+    keys = start_keys(config.seed, 0, indices, weight.device)
+    with devices.products(devices.of_evaluation(run.experiment.training.precision), evaluator.device):
+        frames = batch.frames[seen].to(weight)
+        found = infer(model, frames, config.components, keys, steps, config.rollout, check=False)
+        parts = stacked(
+            (s.x_next, s.state.gamma[:, :, 0], s.state.psi, s.x_noisy) for s in found if s.x_next is not None
+        )
+    groups = None if batch.groups is None else next_groups(batch.groups[seen], steps + config.rollout)
     return [
-        _report(label, x[1:, n], out.gamma[:, n, :, 0], out.psi[:, n], None if groups is None else groups[:, n])
+        _report(label, [part[:, n] for part in parts], None if groups is None else groups[:, n], config.rollout)
         for n, label in enumerate(chosen)
     ]
 
@@ -112,7 +111,10 @@ def run_reports(
         curves = {TITLES[name]: step_curve(result.curves[name]) for name in CURVES if name in result.curves}
         report = RunReport(run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves)
         shown = sequences(evaluator, run, evaluation, chosen)
-        reports.append(replace(report, sequences=shown, training_steps=trained_steps(run)))
+        rollout = {
+            ROLLOUT_TITLES[name]: step_curve(result.rollout[name]) for name in ROLLOUT_TITLES if name in result.rollout
+        }
+        reports.append(replace(report, sequences=shown, training_steps=trained_steps(run), rollout=rollout))
     return reports
 
 
@@ -153,14 +155,19 @@ def _average(results: Sequence[Result]) -> Result:
     return replace(first, per_sequence=values)
 
 
-def _report(label: str, x: Any, gamma: Any, psi: Any, groups: Any) -> SequenceReport:
-    score = None
+def _report(label: str, parts: Sequence[Tensor], groups: Any, rollout: int) -> SequenceReport:
+    score, (x, gamma, psi, x_noisy) = None, (part.float().cpu() for part in parts)
+    last = len(x) - 1 - rollout  # the last step with input
     if groups is not None:
-        value = float(adjusted_mutual_info(groups[-1:].to(gamma.device), gamma[-1:].argmax(dim=1)))
+        groups = groups.cpu()
+        value = float(adjusted_mutual_info(groups[last, None], gamma[last, None].argmax(dim=1)))
         score = value if np.isfinite(value) else None
-        groups = groups.cpu().numpy()
-    frames, gamma, psi = (array.float().cpu().numpy() for array in (x, gamma, psi))
-    return SequenceReport(label, frames, gamma, psi, groups, score, "AMI (max), last step")
+        groups = groups.numpy()
+    name = f"AMI (max), step {last + 1}" if rollout else "AMI (max), last step"
+    frames, gammas, psis = x.numpy(), gamma.numpy(), psi.numpy()
+    return SequenceReport(
+        label, frames, gammas, psis, groups, score, name, rollout, x_noisy.numpy() if rollout else None
+    )
 
 
 def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
@@ -174,6 +181,9 @@ def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
         "last step": _means(result.last_step),
         "mean over steps": _means(result.mean_over_steps, ("ami_max", "ari")),
         "whole sequence": _means(result.whole_sequence, ("ami_max", "iou")),
+        f"after {result.rollout_steps} steps without input": {
+            title: result.rollout[name].mean[-1] for name, title in ROLLOUT_TITLES.items() if name in result.rollout
+        },
         **{f"{name}, no learning": _means(table, ("ami_max", "ari")) for name, table in result.baselines.items()},
         "training": {
             **{name: getattr(record, name) for name in ("epochs", "best_epoch", "stopped", "seconds")},

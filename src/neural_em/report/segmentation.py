@@ -192,7 +192,7 @@ def _components(x: NDArray[Any], gamma: NDArray[Any], psi: NDArray[Any], number:
     """What the model saw, the assignment and each component's prediction in a row."""
     sequence = SequenceReport("", x[None], gamma[None], psi[None])
     factor = magnification_for(max(x.shape[1:]), TARGET)
-    panels = [framed(magnify(rgb, factor), EDGE) for rgb in (sequence.input_rgb()[0], blend(gamma))]
+    panels = [framed(magnify(rgb, factor), EDGE) for rgb in (sequence.frames_rgb()["input"][0], blend(gamma))]
     shown, colours = sequence.component_rgb()[0], palette(len(gamma))
     panels += [framed(magnify(shown[k], factor), colours[k]) for k in range(len(gamma))]
     names = [f"input {number}", "assignment", *(f"component {k + 1}" for k in range(len(gamma)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -134,7 +135,8 @@ class Reproduction:
     def _train(self, training: Training) -> None:
         """Trains the seeds that are not finished, all together."""
         experiment, folder = training.experiment(self.epochs, self.precision), self.runs / training.name
-        experiment = experiment.for_frames(usual=PRESETS[experiment.name].model)  # as training makes it
+        assert experiment.data.shape is not None  # the paper's data are generated
+        experiment = experiment.for_frames(experiment.data.shape, PRESETS[experiment.name].model)  # as training does
         seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]
         if all(finished(path, experiment) for path in seeds):
             return
@@ -178,7 +180,7 @@ def _problem(work: Callable[[Training], None], training: Training) -> str:
 
 def _holds_results(folder: Path) -> bool:
     """Whether a folder, wherever it is, belongs to results that are not of toy size."""
-    folder, results = folder.resolve(), RESULTS.resolve()
+    folder, results = Path(os.path.realpath(folder)), Path(os.path.realpath(RESULTS))  # even of link loops
     if folder == results or (folder.is_dir() and any(folder.iterdir()) and not _toy(folder)):
         return True
     return any(above == results or (above.name == results.name and not _toy(above)) for above in folder.parents)

@@ -25,7 +25,7 @@ def read_result(path: Path, settings: Mapping[str, Any]) -> Result | None:
         return None
     if result is None:
         return None
-    found = {**result.settings, "data": _filled(result.settings.get("data"))}
+    found = {"rollout": 0, **result.settings, "data": _filled(result.settings.get("data"))}
     return result if all(found.get(name) == value for name, value in settings.items()) else None
 
 
@@ -52,8 +52,9 @@ def write_aggregate(aggregate: Aggregate, runs: Sequence[str], folder: Path, nam
     values = {"of": list(runs), **asdict(aggregate)}
     write_whole(folder / f"{name}.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
     rows = [
-        ("step", score, step, *astuple(value))
-        for score, curve in aggregate.curves.items()
+        (section, score, step, *astuple(value))
+        for section, curves in (("step", aggregate.curves), ("rollout", aggregate.rollout))
+        for score, curve in curves.items()
         for step, value in enumerate(curve, start=1)
     ]
     for section, scores in aggregate.sections.items():

@@ -15,7 +15,7 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import checksum, from_home
-from neural_em.model import NeuralEM
+from neural_em.model import Model, build
 from neural_em.presets import Experiment
 from neural_em.presets import preset as preset_named
 from neural_em.runs import checkpoint
@@ -50,7 +50,7 @@ class TrainedRun:
 
     name: str
     experiment: Experiment
-    load: Callable[[torch.device | str], NeuralEM]
+    load: Callable[[torch.device | str], Model]
     data_known: bool = True
     folder: Path | None = None
     weights: Path | None = None
@@ -164,7 +164,7 @@ def finished_run(
     found = distributed.from_first(look, device)
     if found is None:
         return None
-    model = NeuralEM(experiment.model) if folder is None else load(folder.path / BEST)
+    model = build(experiment.model) if folder is None else load(folder.path / BEST)
     model.load_state_dict(distributed.tensors_from_first(model.state_dict(), device))
     path = None if folder is None else folder.path
     return Outcome(name, model.to(device), found[0], configs.from_dict(Progress, found[1]), path)

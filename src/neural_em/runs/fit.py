@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from neural_em.errors import refuse
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import Model, ModelConfig
 from neural_em.runs.folder import opened
 from neural_em.runs.writer import train_in
 from neural_em.training import device as devices
@@ -36,7 +36,7 @@ class FitConfig:
 
 
 def fit(
-    model: NeuralEM,
+    model: Model,
     data: Dataset | Tensor,
     config: TrainingConfig | None = None,
     validation: Dataset | Tensor | None = None,
@@ -73,13 +73,15 @@ def fit(
     ):
         if own != device:
             refuse("model", f"on {own}, the GPU of this process", f"on {device}")
-        kept = nullcontext() if run is None else opened(run, FitConfig(model.config, config), device)
+        # with the config's own class, which it is compared as when the run goes on
+        known = make_dataclass("FitConfig", [("model", type(model.config))], bases=(FitConfig,), frozen=True)
+        kept = nullcontext() if run is None else opened(run, known(model.config, config), device)
         with kept as folder:
             steps = train_in(folder, model, data, validation, config, stop, callbacks)
             return outcomes(take_turns({"": steps}, device))[0]
 
 
-def _dataset(data: Dataset | Tensor, name: str, model: NeuralEM) -> Dataset:
+def _dataset(data: Dataset | Tensor, name: str, model: Model) -> Dataset:
     """Frames as a data set on the model's device; a data set if it fits the model."""
     from neural_em.data.dataset import MemoryDataset
 

@@ -18,7 +18,7 @@ from safetensors.torch import save as to_bytes
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum, write_whole
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import Model, ModelConfig
 from neural_em.runs import checkpoint, environment
 from neural_em.runs.events import Events
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
@@ -154,9 +154,7 @@ class Writer:
 
     def _save(self, name: str, snapshot: Snapshot, **notes: Any) -> None:
         """Writes a weight file of the snapshot's tensors, without a copy of them."""
-        with torch.device("meta"):
-            model = NeuralEM(self.model)
-        model.load_state_dict(snapshot.weights, assign=True)
+        model = stored.filled(self.model, snapshot.weights, "checkpoint: weights")
         save(model, self.path / name, notes={"components": self.config.components, "seed": self.config.seed, **notes})
 
     def _epoch_of(self, name: str) -> int | None:
@@ -169,7 +167,7 @@ class Writer:
 
 
 def train_in(
-    folder: RunFolder | None, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
+    folder: RunFolder | None, model: Model, data: Dataset, validation: Dataset | None, config: TrainingConfig,
     stop: Stop, callbacks: Iterable[Callback], name: str = "", first: Snapshot | None = None, notes: Iterable[str] = (),
     keep_optimizer: bool = False,
 ) -> Steps:  # fmt: skip

@@ -21,8 +21,11 @@ from torch import Tensor, nn
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, check_integer, unknown
-from neural_em.model import Info, ModelConfig, NeuralEM, State
+from neural_em.model import Info, Model, ModelConfig, State
+from neural_em.model.inference import stacked, unrolled
+from neural_em.model.m_step import differentiated_twice
 from neural_em.storage.folders import new_folder
+from neural_em.storage.weights import filled
 
 ABOUT, PARTS = "export.json", ("step", "unroll")
 STEP_INPUTS = (*State._fields, "x_noisy", "x_next")
@@ -33,7 +36,7 @@ OUTPUTS = tuple(f"{name}_out" for name in (*State._fields, *Info._fields))
 class Step(nn.Module):
     """`NeuralEM.step` with plain tensors: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
 
-    def __init__(self, model: NeuralEM) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
@@ -46,23 +49,20 @@ class Step(nn.Module):
 class Unroll(nn.Module):
     """T steps from the start: x (T+1,B,C,H,W), x_noisy (T,B,C,H,W), gamma (B,K,1,H,W) to every step's outputs."""
 
-    def __init__(self, model: NeuralEM) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.step, self.theta_size = Step(model), model.config.theta_size
+        self.model = model
 
     def forward(self, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
         """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
-        theta = x.new_zeros(*gamma.shape[:2], self.theta_size)
+        theta = x.new_zeros(*gamma.shape[:2], self.model.config.theta_size)
         psi = torch.zeros_like(gamma).expand(-1, -1, x.shape[2], -1, -1)
-        steps = []
-        for t in range(x_noisy.shape[0]):
-            steps.append(self.step(theta, psi, gamma, x_noisy[t], x[t + 1]))
-            theta, psi, gamma = steps[-1][:3]
-        return tuple(torch.stack(parts) for parts in zip(*steps, strict=True))
+        steps = unrolled(self.model, State(theta, psi, gamma), x, x_noisy)
+        return tuple(stacked((*state, *info) for state, info in steps))
 
 
 def export(
-    model: NeuralEM, path: str | os.PathLike[str], format: str = "onnx", steps: int | None = None
+    model: Model, path: str | os.PathLike[str], format: str = "onnx", steps: int | None = None
 ) -> dict[str, Path]:
     """Writes a folder with the step, the unroll and a description of both; whole or not at all.
 
@@ -93,21 +93,20 @@ def export(
     return {what: Path(path) / name for what, name in names.items()}
 
 
-def _frozen(model: NeuralEM) -> NeuralEM:
+def _frozen(model: Model) -> Model:
     """A copy on the CPU, in float32, without gradients."""
-    copy = NeuralEM(model.config)
-    copy.load_state_dict(model.state_dict())
-    return copy.float().eval().requires_grad_(False)
+    weights = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in model.state_dict().items()}
+    return filled(model.config, weights, "model: weights").eval().requires_grad_(False)
 
 
-def _write_torch(model: NeuralEM, steps: int, folder: Path) -> None:
+def _write_torch(model: Model, steps: int, folder: Path) -> None:
     for name, program in (("step", _step_program(model)), ("unroll", _unroll_program(model, steps))):
         held = io.BytesIO()  # a disk that is full ends the process where PyTorch itself writes to it
         torch.export.save(program, held)
         (folder / f"{name}.pt2").write_bytes(held.getbuffer())
 
 
-def _write_onnx(model: NeuralEM, steps: int, folder: Path) -> None:
+def _write_onnx(model: Model, steps: int, folder: Path) -> None:
     from neural_em.storage import onnx_graphs as graphs
 
     program = _step_program(model)
@@ -118,27 +117,27 @@ def _write_onnx(model: NeuralEM, steps: int, folder: Path) -> None:
 
 
 # what each format calls its files, and what writes them
-FORMATS: dict[str, tuple[str, Callable[[NeuralEM, int, Path], None]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
     "onnx": ("onnx", _write_onnx),
     "torch": ("pt2", _write_torch),
 }
 
 
-def _step_program(model: NeuralEM) -> Any:
+def _step_program(model: Model) -> Any:
     B, K = _example_sizes(model.config, 1)
     x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
     arguments = (*model.start(x, K), x, x.clone())  # tensors of their own: one given twice would be one input
     batch, components = _free_sizes()
     state, frame = {0: batch, 1: components}, {0: batch}
-    return _program(Step(model), arguments, (state, state, state, frame, frame), model.config)
+    return _program(model, Step(model), arguments, (state, state, state, frame, frame))
 
 
-def _unroll_program(model: NeuralEM, steps: int) -> Any:
+def _unroll_program(model: Model, steps: int) -> Any:
     B, K = _example_sizes(model.config, steps)
     x = torch.zeros(steps + 1, B, model.config.channels, model.config.height, model.config.width)
     arguments = (x, x[1:].clone(), model.start(x[0], K).gamma)
     batch, components = _free_sizes()
-    return _program(Unroll(model), arguments, ({1: batch}, {1: batch}, {0: batch, 1: components}), model.config)
+    return _program(model, Unroll(model), arguments, ({1: batch}, {1: batch}, {0: batch, 1: components}))
 
 
 def _example_sizes(config: ModelConfig, steps: int) -> tuple[int, int]:
@@ -154,13 +153,13 @@ def _free_sizes() -> tuple[Any, Any]:
 
 
 def _program(
-    module: nn.Module, arguments: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...], config: ModelConfig
+    model: Model, module: nn.Module, arguments: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...]
 ) -> Any:
-    """The module as an exported program; N-EM's derivative is written out first, as plain operations."""
+    """The module as an exported program; a gradient that its M-step takes is written out first, as plain operations."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with _quiet():
-        if config.m_step == "gradient":
+        if differentiated_twice(getattr(model, "m_step", None)):
             table = {torch.ops.aten.convolution_backward.default: _convolution_backward}
             trace = make_fx(module, table, tracing_mode="symbolic", _allow_non_fake_inputs=True)
             module = trace(*arguments)
@@ -179,7 +178,7 @@ def _convolution_backward(
     return back, None, None
 
 
-def _description(model: NeuralEM, format: str, steps: int) -> dict[str, Any]:
+def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
     c = model.config
     frame = f"{c.channels},{c.height},{c.width}"
     free = {"B": "at least 1", "K": "at least 1", "T": "at least 1"}

@@ -59,10 +59,11 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
     """Refuses a folder with anything in it that is not of an earlier result."""
     try:
-        if not target.exists():
+        if not os.path.lexists(target):
             return
         if not target.is_dir():
-            refuse(f"{target}", "the name of a folder to write", "a file")
+            got = "a file" if target.exists() else "a link to nowhere"
+            refuse(f"{target}", "the name of a folder to write", got)
         names = (*always, *sometimes) if all((target / name).exists() for name in always) else ()
         other = next((name for name, folder in _held(target) if not _known(name, folder, names)), None)
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ import torch
 
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute, from_home
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import Model, ModelConfig
 from neural_em.storage.weights import load, read
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
@@ -55,7 +55,7 @@ class Card:
                 return {kind + title: float(score) for title, score in known.items() if isinstance(score, int | float)}
         return {}
 
-    def load(self, device: torch.device | str = "cpu") -> NeuralEM:
+    def load(self, device: torch.device | str = "cpu") -> Model:
         """The model itself."""
         return load(self.path, device)
 
@@ -65,7 +65,7 @@ def models() -> list[Card]:
     return [_card(path.stem, path) for path in sorted(FOLDER.glob(f"*{_SUFFIX}"), key=lambda path: path.stem)]
 
 
-def pretrained(name: str, device: torch.device | str = "cpu") -> NeuralEM:
+def pretrained(name: str, device: torch.device | str = "cpu") -> Model:
     """Loads a model that is shipped with the package; ``nem models`` lists them.
 
     Args:

@@ -15,14 +15,14 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import write_whole
-from neural_em.model import ModelConfig, NeuralEM
+from neural_em.model import MODELS, Model, ModelConfig, build
 
 FORMAT = "neural-em-1"
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def save(
-    model: NeuralEM, path: str | os.PathLike[str], dtype: torch.dtype | None = None, notes: dict[str, Any] | None = None
+    model: Model, path: str | os.PathLike[str], dtype: torch.dtype | None = None, notes: dict[str, Any] | None = None
 ) -> None:
     """Writes the model whole or not at all.
 
@@ -37,6 +37,7 @@ def save(
     tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     for name, tensor in tensors.items():  # what load would refuse is not written
         check_finite(tensor, name)
+    filled(model.config, tensors, "model: weights")
     if notes is not None and not isinstance(notes, dict):
         refuse("notes", "a mapping", type(notes).__name__)
     try:
@@ -44,26 +45,32 @@ def save(
     except (TypeError, ValueError, RecursionError) as error:
         raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
     header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
+    if type(model.config) is not ModelConfig:
+        header["model"] = type(model.config).__name__
     write_whole(path, in_order(to_bytes(tensors, metadata=header)))
 
 
-def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> NeuralEM:
+def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Model:
     """Reads a model; weights stored in half precision come back as float32."""
     config, _, tensors = read(path)
+    if len({tensor.dtype for tensor in tensors.values()}) > 1:
+        refuse(f"{path}: weights", "one type for all", sorted({str(tensor.dtype) for tensor in tensors.values()}))
+    weights = {name: full_precision(tensor, f"{path}: weights {name}") for name, tensor in tensors.items()}
+    return filled(config, weights, f"{path}: weights").requires_grad_(True).to(device)
+
+
+def filled(config: ModelConfig, weights: dict[str, Tensor], where: str) -> Model:
+    """The config's model with these very weights, if they are its own."""
     with torch.device("meta"):  # sizes are compared before anything is allocated by the config's word
-        model = NeuralEM(config)
+        model = build(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             wanted = f"shape {expected[name]}" if name in expected else "none of that name"
-            refuse(f"{path}: weights {name}", wanted, f"shape {found[name]}" if name in found else "none")
-    if len({tensor.dtype for tensor in tensors.values()}) != 1:
-        refuse(f"{path}: weights", "one type for all", sorted({str(tensor.dtype) for tensor in tensors.values()}))
-    weights = {name: full_precision(tensor, f"{path}: weights {name}") for name, tensor in tensors.items()}
+            refuse(f"{where} {name}", wanted, f"shape {found[name]}" if name in found else "none")
     model.load_state_dict(weights, assign=True)
-    model.requires_grad_(True)
-    return model.to(device)
+    return model
 
 
 def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dict[str, Tensor]]:
@@ -81,8 +88,11 @@ def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dic
         raise NeuralEMError(f"{path}: expected a whole weight file, got one that cannot be read: {error}") from None
     if not isinstance(notes, dict):
         refuse(f"{path}: notes", "a mapping", type(notes).__name__)
+    classes = {each.__name__: each for each in MODELS}
     try:
-        return configs.from_dict(ModelConfig, values), notes, tensors
+        if (name := header.get("model", ModelConfig.__name__)) not in classes:
+            refuse("model", f"one of {', '.join(classes)}", name)
+        return configs.from_dict(classes[name], values), notes, tensors
     except NeuralEMError as error:
         raise NeuralEMError(f"{path}: {error}") from None
 

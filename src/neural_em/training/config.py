@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from neural_em.errors import check_choice, check_flag, check_integer, check_number, refuse, show
+from neural_em import fields
+from neural_em.errors import check_integer, refuse, show
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 # what may differ between two starts of one run: it decides how long and how, never what is computed
@@ -15,8 +15,17 @@ _CHANGEABLE = frozenset({"epochs", "patience", "checkpoint_seconds", "engine", "
 CHANGEABLE = frozenset(f"training.{name}" for name in _CHANGEABLE)
 
 
+def _range(name: str, value: Any) -> tuple[int, int]:
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        refuse(name, "the smallest and the largest number of components", show(value))
+    low = check_integer(f"{name}[0]", low, 1)
+    return low, check_integer(f"{name}[1]", high, low)
+
+
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(fields.Checked):
     """Training settings.
 
     Attributes:
@@ -70,10 +79,24 @@ class TrainingConfig:
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
 
-    def __post_init__(self) -> None:
+    GROUP: ClassVar[str] = "training."
+    CHECKS: ClassVar[Mapping[str, fields.Check]] = {
+        **dict.fromkeys(("components", "batch_size", "epochs"), fields.integer(1)),
+        **dict.fromkeys(("steps", "patience", "segment"), fields.optional(fields.integer(1))),
+        "components_range": fields.optional(_range),
+        "score_size": fields.integer(0),
+        "seed": fields.integer(0, MAX_SEED),
+        **dict.fromkeys(("learning_rate", "checkpoint_seconds"), fields.number("a number above 0", fields.TINY)),
+        **dict.fromkeys(("deterministic", "truncate", "tensorboard"), fields.flag),
+        "schedule": fields.choice(("constant", "cosine")),
+        "precision": fields.choice(("auto", "float32", "tf32", "bf16", "float64")),
+        "order": fields.choice(("shuffled", "fixed-batches")),
+        "validation_noise": fields.choice(("fixed", "fresh")),
+        "engine": fields.choice(("fast", "plain")),
+    }
+
+    def check_together(self) -> None:
         """Refuses what makes no sense."""
-        for name, check in _CHECKS.items():  # which give Python's own numbers, whatever came
-            object.__setattr__(self, name, check(f"training.{name}", getattr(self, name)))
         if self.truncate and self.segment is None:
             refuse("training.truncate", "training.segment too, the steps of a segment", "none")
         if self.precision == "bf16" and self.engine != "fast":
@@ -89,38 +112,3 @@ class TrainingConfig:
     def from_older(values: Mapping[str, Any]) -> dict[str, Any]:
         """A config file's values without the size of a checkpoint's files, which could be chosen once."""
         return {name: value for name, value in values.items() if name != "shard_megabytes"}
-
-
-def _integer(least: int, most: int | None = None, optional: bool = False) -> Callable[[str, Any], int | None]:
-    return lambda name, value: None if optional and value is None else check_integer(name, value, least, most)
-
-
-def _range(name: str, value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    try:
-        low, high = value
-    except (TypeError, ValueError):
-        refuse(name, "the smallest and the largest number of components", show(value))
-    low = check_integer(f"{name}[0]", low, 1)
-    return low, check_integer(f"{name}[1]", high, low)
-
-
-def _above_zero(name: str, value: Any) -> float:
-    return check_number(name, value, "a number above 0", sys.float_info.min)
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("components", "batch_size", "epochs"), _integer(1)),
-    **dict.fromkeys(("steps", "patience", "segment"), _integer(1, optional=True)),
-    "components_range": _range,
-    "score_size": _integer(0),
-    "seed": _integer(0, MAX_SEED),
-    **dict.fromkeys(("learning_rate", "checkpoint_seconds"), _above_zero),
-    **dict.fromkeys(("deterministic", "truncate", "tensorboard"), check_flag),
-    "schedule": check_choice("constant", "cosine"),
-    "precision": check_choice("auto", "float32", "tf32", "bf16", "float64"),
-    "order": check_choice("shuffled", "fixed-batches"),
-    "validation_noise": check_choice("fixed", "fresh"),
-    "engine": check_choice("fast", "plain"),
-}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
 from neural_em.training.outcome import Outcome
@@ -58,7 +58,7 @@ class Run:
     """
 
     def __init__(
-        self, model: NeuralEM, data: Dataset, validation: Dataset | None, config: TrainingConfig,
+        self, model: Model, data: Dataset, validation: Dataset | None, config: TrainingConfig,
         start: Snapshot | None = None, stop: Stop | None = None, callbacks: Iterable[Callback] = (), name: str = "",
     ) -> None:  # fmt: skip
         self.model, self.data, self.validation, self.config, self.name = model, data, validation, config, name

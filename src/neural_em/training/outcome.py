@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.training.state import SETTLED, Progress
 from neural_em.training.validation import BINDING_FAILURES
 
@@ -25,7 +25,7 @@ class Outcome:
     """
 
     name: str
-    model: NeuralEM
+    model: Model
     stopped: str
     progress: Progress
     path: Path | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from neural_em.model import NeuralEM, State
+from neural_em.model import Model, State
 
 
 def segmented_gradients(
-    network: NeuralEM, x: Tensor, x_noisy: Tensor, start: State, share: float, length: int, truncate: bool
+    network: Model, x: Tensor, x_noisy: Tensor, start: State, share: float, length: int, truncate: bool
 ) -> Tensor:
     """Adds the gradients of ``share`` times the unroll's loss to the parameters, keeping ``length`` steps at a time.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.model import NeuralEM
+from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
 from neural_em.training.segments import segmented_gradients
@@ -39,7 +39,7 @@ class TrainingStep:
         world_size: number of processes that share each batch; their gradients are summed.
     """
 
-    def __init__(self, model: NeuralEM, dataset: Dataset, config: TrainingConfig, world_size: int = 1) -> None:
+    def __init__(self, model: Model, dataset: Dataset, config: TrainingConfig, world_size: int = 1) -> None:
         self.model, self.dataset, self.config, self.world_size = model, dataset, config, world_size
         self.device = next(model.parameters()).device
         cuda = self.device.type == "cuda"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from neural_em.evaluation import grouping_scores
-from neural_em.model import NeuralEM, Unrolled
+from neural_em.model import Model
+from neural_em.model.inference import batch_that_fits, infer, next_groups
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.order import validation_keys
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from neural_em.data import Dataset
 
 _LARGEST_BATCH = 500
-_NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 29}  # of all psi of a batch: bounds its memory
 _VISIBLE = 0.1  # without groups, a pixel is something where it differs from the prior by more than this
 ONE_COMPONENT, UNIFORM = "one component", "uniform"
 BINDING_FAILURES = {
@@ -56,7 +56,7 @@ class Validation(NamedTuple):
 
 @torch.no_grad()
 def validate(
-    model: NeuralEM, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False,
+    model: Model, dataset: Dataset, config: TrainingConfig, interrupted: Callable[[], bool] = lambda: False,
     epoch: int = 0,
 ) -> Validation | None:  # fmt: skip
     """Loss on all samples, scores on the first ``config.score_size``; nothing is waited for until the end.
@@ -71,7 +71,8 @@ def validate(
     device = next(model.parameters()).device
     frames, part = dataset.shape[0], distributed.part(len(dataset))
     steps = config.steps or (model.config.steps if frames == 1 else frames - 1)
-    batch = _batch_size(steps * config.components * math.prod(dataset.shape[1:]), device)
+    numbers = steps * config.components * math.prod(dataset.shape[1:])
+    batch = batch_that_fits(numbers, device, _LARGEST_BATCH)
     sums = torch.zeros(len(Validation._fields), 2, dtype=torch.float64, device=device)
     for first in range(part.start, part.stop, batch):
         if interrupted():
@@ -80,32 +81,30 @@ def validate(
     return Validation(*(added / count if count else None for added, count in distributed.total(sums).tolist()))
 
 
-def _batch_size(numbers: int, device: torch.device) -> int:
-    """How many samples at a time, each of which has so many numbers in all its psi."""
-    return max(1, min(_LARGEST_BATCH, _NUMBERS.get(device.type, 1 << 25) // numbers))
-
-
 def _sums(
-    model: NeuralEM, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device, epoch: int
+    model: Model, dataset: Dataset, span: range, config: TrainingConfig, device: torch.device, epoch: int
 ) -> Tensor:
     """Sum and count of each of the fields of `Validation` over some samples: (fields, 2)."""
     indices = torch.arange(span.start, span.stop, device=device)
     keys = validation_keys(indices, (config.seed, epoch) if config.validation_noise == "fresh" else None)
     x, groups = dataset.batch(indices)
     x = x.to(next(model.parameters()).dtype)
-    x_noisy, gamma = model.draw(x, config.components, keys, config.steps)
-    out = model.unroll(x, config.components, config.steps, x_noisy=x_noisy, gamma=gamma, check=False)
+    gammas, losses = [], []
+    for step in infer(model, x, config.components, keys, config.steps, check=False):
+        gammas.append(step.state.gamma)
+        losses.append(step.info.total.mean())
+    assert step.x_next is not None
+    T = len(gammas)
     if groups is not None:
-        T = out.gamma.shape[0]
-        groups = groups.expand(T, -1, -1, -1) if len(groups) == 1 else groups[1 : T + 1]
-    last = x[min(out.gamma.shape[0], x.shape[0] - 1)]
-    parts = [_repeated(out.loss, len(span)), _repeated(out.upper_bound[-1], len(span))]
-    parts += _binding(out.gamma[-1], last, None if groups is None else groups[-1], model.config.prior)
+        groups = next_groups(groups, T)
+    loss = (torch.stack(losses) * model.step_weights(T, x)).sum()
+    parts = [_repeated(loss, len(span)), _repeated(step.info.upper_bound.mean(), len(span))]
+    parts += _binding(gammas[-1], step.x_next, None if groups is None else groups[-1], model.config.prior)
     scored = min(len(span), max(0, config.score_size - span.start))
     if groups is None or scored == 0:
         parts += [torch.zeros(2, dtype=torch.float64, device=device)] * 4
     else:
-        parts += _scores(out, groups, scored)
+        parts += _scores(torch.stack(gammas), groups, scored)
     return torch.stack(parts)
 
 
@@ -126,10 +125,10 @@ def _binding(gamma: Tensor, x: Tensor, groups: Tensor | None, prior: float) -> l
     return [_counted(values.where(several, torch.nan)) for values in (confidence, share)]
 
 
-def _scores(out: Unrolled, groups: Tensor, scored: int) -> list[Tensor]:
+def _scores(gamma: Tensor, groups: Tensor, scored: int) -> list[Tensor]:
     """AMI and ARI of the first ``scored`` samples, each at the last step and at all steps."""
-    T, (H, W) = out.gamma.shape[0], groups.shape[-2:]
-    assignment = out.gamma[:, :scored].argmax(dim=2).squeeze(2)  # (T,B,H,W)
+    T, (H, W) = gamma.shape[0], groups.shape[-2:]
+    assignment = gamma[:, :scored].argmax(dim=2).squeeze(2)  # (T,B,H,W)
     result = grouping_scores(groups[:, :scored].reshape(-1, H, W), assignment.reshape(-1, H, W))
     both = result.ami_max.view(T, -1), result.ari.view(T, -1)
     return [_counted(values) for score in both for values in (score[-1], score)]

@@ -5,14 +5,35 @@ For one channel, on any device; the fused GPU kernels in `kernels/assignment.py`
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.distributions import CLIP, PixelDistribution
+from neural_em.errors import refuse
+from neural_em.model.distributions import CLIP, Bernoulli, Gaussian, PixelDistribution
 from neural_em.model.mixture import EPSILON, e_step, upper_bound
+
+
+def numbers_of(distribution: PixelDistribution, weight: float) -> dict[str, Any] | None:
+    """What the gradients depend on, with the weight of the inter-cluster loss; nothing for another distribution."""
+    if type(distribution) is Gaussian:
+        width, constant = distribution.deviation, 0.0
+    elif type(distribution) is Bernoulli:
+        p = distribution.prior
+        width, constant = 1.0, sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
+    else:
+        return None
+    gaussian = type(distribution) is Gaussian
+    return {"PRIOR": distribution.prior, "CONSTANT": constant, "WIDTH": width, "WEIGHT": weight, "GAUSSIAN": gaussian}
+
+
+def refuse_watched(gradient: Tensor | None) -> None:
+    """Stops a way back from the losses that are only to be watched: it would give no gradient."""
+    if gradient is not None:
+        refuse("gradient", "that of the total loss", "one of another loss, which only the plain model has")
 
 
 class Assignment(torch.autograd.Function):
@@ -39,13 +60,15 @@ class Assignment(torch.autograd.Function):
         ctx.save_for_backward(psi, gamma, x, *held)
         ctx.set_materialize_grads(False)
         ctx.numbers, ctx.losses = numbers, losses
-        ctx.mark_non_differentiable(*([watched] if through else [gamma, watched]))
+        if not through:
+            ctx.mark_non_differentiable(gamma)
         return psi, gamma, total, watched
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, unused: Any) -> Any:
+    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any) -> Any:
         """The gradient of eta."""
+        refuse_watched(other)
         psi, gamma, x, *held = ctx.saved_tensors
         g_total = g_total if ctx.losses else None  # steps without losses have none to go back from
         numbers, frame = ctx.numbers, x.unsqueeze(1)

@@ -8,19 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.fast.linear import Linear, long_product
+from neural_em.model.fast.linear import Linear, constant, long_product
 
 
 class FastImage(Linear):
-    """A convolution: stride and padding are the subclass's. Without its bias where what follows adds it."""
+    """A convolution: stride and padding are the subclass's."""
 
     stride: int
     padding = 1
-
-    def __init__(self, layer: nn.Module, bias: bool = True) -> None:
-        super().__init__(layer)
-        if not bias:
-            self.bias = None
 
     @classmethod
     def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -32,10 +27,10 @@ class FastImage(Linear):
         """The transposed convolution."""
         return cls.backward(gradient, x, weight, (True, False, False))[0]
 
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """The parameters' gradients."""
-        wanted = (False, True, self.bias is not None)
-        return tuple(self.backward(gradient, x, self.parts[0].detach(), wanted)[1 : 1 + len(self.parts)])
+        wanted = (False, True, len(parts) > 1)
+        return tuple(self.backward(gradient, x, parts[0].detach(), wanted)[1 : 1 + len(parts)])
 
     @classmethod
     def backward(cls, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
@@ -53,7 +48,7 @@ class FastConvolution(FastImage):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight with its channels last in memory, as the images are, and the bias."""
-        return self.typed(self.weight.contiguous(memory_format=torch.channels_last))
+        return self.typed(self.layer.weight.contiguous(memory_format=torch.channels_last))
 
 
 class FastPatches(Linear):
@@ -61,7 +56,7 @@ class FastPatches(Linear):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight (out, 16) and the bias."""
-        return self.typed(self.weight.flatten(1))
+        return self.typed(self.layer.weight.flatten(1))
 
     @staticmethod
     def patches(x: Tensor) -> Tensor:
@@ -80,11 +75,11 @@ class FastPatches(Linear):
         rows = gradient.permute(0, 2, 3, 1).flatten(1, 2) @ weight
         return F.fold(rows.transpose(1, 2), (x.shape[2], x.shape[3]), 4, stride=2, padding=1)
 
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Of the patches' product."""
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         weight = rows.T @ self.patches(x)
-        return (weight,) if self.bias is None else (weight, rows.sum(0))
+        return (weight,) if len(parts) == 1 else (weight, rows.sum(0))
 
 
 class FastUpConvolution(FastImage):
@@ -97,15 +92,34 @@ class FastUpConvolution(FastImage):
     stride = 1
     SHARE = (((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1)), ((0, 0, 0, 0), (1, 1, 0, 0), (0, 0, 1, 1)))
 
-    def __init__(self, layer: nn.Module, bias: bool = True) -> None:
+    def __init__(self, layer: nn.Module, bias: bool, interleaves: bool) -> None:
         super().__init__(layer, bias)
-        self.register_buffer("share", torch.tensor(self.SHARE).to(self.weight), persistent=False)
+        self.share, self.interleaves = constant(self.SHARE, self.layer.weight), interleaves
+        self.last: tuple[Tensor, Tensor] | None = None  # a copy of the last weight, and its phases
 
     def ready(self) -> tuple[Tensor, ...]:
-        """The phases' weight (4*out, in, 3, 3) and bias (4*out,)."""
-        phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, self.weight)
-        weight = phases.flatten(0, 2).contiguous(memory_format=torch.channels_last)
-        return self.typed(weight, None if self.bias is None else self.bias.repeat(4))
+        """The phases' weight (4*out, in, 3, 3) and bias (4*out,).
+
+        On a CPU, without gradients, the last weight's phases if the weight is still the same. The numbers themselves
+        are compared: they can change in ways that torch keeps no count of.
+        """
+        weight = self.layer.weight
+        if torch.is_grad_enabled() or weight.is_cuda:
+            return self.typed(self.of_phases(weight), 4)
+        if self.last is None or self.last[0].dtype != weight.dtype or not torch.equal(self.last[0], weight):
+            weight = weight.clone()
+            self.last = weight, self.of_phases(weight)
+        return self.typed(self.last[1], 4)
+
+    def of_phases(self, weight: Tensor) -> Tensor:
+        """The phases' weight."""
+        phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, weight)
+        return phases.flatten(0, 2).contiguous(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of (N,in,H,W): the phases, put in place if nothing that follows does."""
+        x = super().forward(x)
+        return interleave(x) if self.interleaves else x
 
 
 def interleave(x: Tensor) -> Tensor:
@@ -115,38 +129,29 @@ def interleave(x: Tensor) -> Tensor:
     return x.reshape(N, 2 * H, 2 * W, C // 4).permute(0, 3, 1, 2)
 
 
-class FastOutput(nn.Module):
-    """The last up-convolution, whose phases nothing else puts in place."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of (N,C,H,W)."""
-        return interleave(self.layer(x))
-
-
 class FastFirst(Linear):
     """The first convolution of one-channel images, in kernels of its own; without its bias, which the next adds."""
 
     def __init__(self, layer: nn.Module, kernels: Any) -> None:
-        super().__init__(layer)
-        self.bias, self.kernels = None, kernels
+        super().__init__(layer, bias=False)
+        self.kernels = kernels
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight (16, out)."""
-        return (self.weight.flatten(1).T,)
+        return (self.layer.weight.flatten(1).T,)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,1,H,W), to (N,out,H/2,W/2)."""
-        return self.kernels.ToFeatures.apply(x, self.parts[0], self.tape, self.dtype or x.dtype)
+        if x.shape[2] % 2 or x.shape[3] % 2:  # not what the kernels are made for
+            return F.conv2d(x, self.layer.weight, stride=2, padding=1).to(self.dtype or x.dtype)
+        parts, tape = self.held or self.made_ready()
+        return self.kernels.ToFeatures.apply(x, *parts, tape, self.dtype or x.dtype)
 
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Of all images and all gradients of their features."""
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
-        return (long_product(patches, rows)[:16].to(self.weight.dtype),)
+        return (long_product(patches, rows)[:16].to(parts[0].dtype),)
 
 
 class FastLast(Linear):
@@ -159,20 +164,20 @@ class FastLast(Linear):
 
     def __init__(self, layer: nn.Module, kernels: Any) -> None:
         super().__init__(layer)
-        self.kernels = kernels
-        self.register_buffer("reach", torch.tensor(self.REACH).to(self.weight), persistent=False)
+        self.kernels, self.reach = kernels, constant(self.REACH, self.layer.weight)
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight (25, in) and the bias."""
-        assert self.bias is not None
-        return torch.einsum("du,ev,iuv->dei", self.reach, self.reach, self.weight[0]).flatten(0, 1), self.bias
+        weight = torch.einsum("du,ev,iuv->dei", self.reach, self.reach, self.layer.weight[0])
+        return weight.flatten(0, 1), self.layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,in,H,W), to (N,1,2H,2W)."""
-        return self.kernels.ToImage.apply(x, *self.parts, self.tape)
+        parts, tape = self.held or self.made_ready()
+        return self.kernels.ToImage.apply(x, *parts, tape)
 
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Of all features and all gradients of the images."""
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
         weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
-        return weight[:25].to(self.weight.dtype), gradient.sum().reshape(1)
+        return weight[:25].to(parts[0].dtype), gradient.sum().reshape(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,53 +34,52 @@ class Use(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """A layer that is linear in its input and in its weight; subclasses say how it is applied and transposed."""
+    """The twin of a layer that is linear in its input and in its weight; subclasses say how to apply and transpose it.
 
-    def __init__(self, layer: nn.Module) -> None:
+    Its parameters are the plain layer's, read whenever they are made ready; what follows may add the bias.
+    """
+
+    layer: Any  # the plain one
+    product: Callable[..., Tensor]  # of an input, a weight and a bias
+    transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
+    gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that, inputs and output gradients
+
+    def __init__(self, layer: nn.Module, bias: bool = True) -> None:
         super().__init__()
-        self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
-        self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
+        vars(self)["layer"], self.adds_bias = layer, bias  # not as a module: its parameters are not the twin's own
         self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
-        self.tape: Tape | None = None
-        self.parts: tuple[Tensor, ...] = ()
+        self.held: tuple[tuple[Tensor, ...], Tape | None] | None = None  # what `made_ready` gave, during an unroll
 
-    def prepare(self, steps: int) -> None:
-        """Makes the weights ready for an unroll of so many steps."""
-        self.parts = self.ready()
-        self.tape = None
-        if torch.is_grad_enabled() and any(part.requires_grad for part in self.parts):
-            self.tape = Tape(self.gradients)
-            self.parts = Share.apply(self.tape, *self.parts)
+    def hold(self, steps: int) -> None:
+        """Makes the weights ready for an unroll of so many steps; for none, they are made ready at each use."""
+        self.held = self.made_ready() if steps else None
+
+    def made_ready(self) -> tuple[tuple[Tensor, ...], Tape | None]:
+        """Weight and bias as they are applied, and the tape for their gradients, if those are wanted."""
+        parts = self.ready()
+        if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
+            return parts, None
+        tape = Tape(functools.partial(self.gradients, parts))
+        return Share.apply(tape, *parts), tape
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight, as it is applied, and the bias."""
-        return self.typed(self.weight)
+        return self.typed(self.layer.weight)
 
-    def typed(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Weight and bias, if there is one, in the type of the products; the layer's own bias if none is given."""
-        parts = (weight, self.bias if bias is None else bias)
-        return tuple(part.to(self.dtype or part.dtype) for part in parts if part is not None)
+    def typed(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
+        """The weight and, if it is added here, the bias of so many phases, in the type of the products."""
+        parts: tuple[Tensor, ...] = (weight,)
+        if self.adds_bias and self.layer.bias is not None:
+            parts = (weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1))
+        return parts if self.dtype is None else tuple(part.to(self.dtype) for part in parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer, on the tape if there is one."""
-        x = x.to(self.parts[0].dtype)
-        if self.tape is None:
-            return self.product(x, *self.parts)
-        return Use.apply(self.tape, type(self), x, *self.parts)
-
-    @staticmethod
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The layer's output."""
-        raise NotImplementedError
-
-    @staticmethod
-    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the input, from that of the output."""
-        raise NotImplementedError
-
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of `ready()`, from the inputs and output gradients of one step or of all."""
-        raise NotImplementedError
+        """The layer, on the tape if there is one; what else than vectors or images comes is left to the plain one."""
+        if x.dim() != self.layer.weight.dim():
+            return self.layer(x)
+        parts, tape = self.held or self.made_ready()
+        x = x.to(parts[0].dtype)
+        return self.product(x, *parts) if tape is None else Use.apply(tape, type(self), x, *parts)
 
 
 class FastDense(Linear):
@@ -94,10 +95,16 @@ class FastDense(Linear):
         """W^T g."""
         return gradient @ weight
 
-    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
-        return (weight,) if self.bias is None else (weight, gradient.sum(0))
+        return (weight,) if len(parts) == 1 else (weight, gradient.sum(0))
+
+
+def constant(table: Any, like: Tensor) -> Tensor:
+    """The table as a tensor, of the type and on the device of ``like``."""
+    with torch.inference_mode(False):  # what is made in that mode cannot be trained with
+        return torch.tensor(table, dtype=like.dtype, device=like.device)
 
 
 def long_product(a: Tensor, b: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
-"""The fast twin of a whole model: fast layers in place of the plain ones, fused E-step and losses on a GPU."""
+"""The fast twin of a whole model: fast layers in place of the plain ones, fused E-step and losses on a GPU.
+
+What is not known here, by its very class, computes what it does without it: a layer made from one of the package's,
+a layer with hooks, another M-step, another pixel distribution, another model.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,21 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.errors import refuse
+from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form
-from neural_em.model.fast.activation import FastActivation
-from neural_em.model.fast.convolutions import (
-    FastConvolution,
-    FastFirst,
-    FastLast,
-    FastOutput,
-    FastPatches,
-    FastUpConvolution,
-)
+from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
+from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, Linear
-from neural_em.model.m_step import GradientMStep
-from neural_em.model.networks import Activation, Convolution, Dense, UpConvolution
+from neural_em.model.m_step import GradientMStep, differentiated_twice
+from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution
+
+# what a module can have beyond its class: hooks, and a function of its own in place of its class's
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
 
 class FastGradientMStep(GradientMStep):
@@ -37,11 +37,12 @@ class FastGradientMStep(GradientMStep):
         """s(theta) (1 - s(theta)) * W^T delta."""
         s = torch.sigmoid(theta)
         delta = delta.permute(0, 2, 3, 1).flatten(1)
-        return s * (1 - s) * (delta @ self.decoder.dense.get_parameter("0.weight"))
+        dense: Any = self.decoder.dense[0]
+        return s * (1 - s) * (delta @ dense.layer.weight)
 
 
 class FastNeuralEM(NeuralEM):
-    """A model with fast layers in place of the plain ones, on the same parameters.
+    """A model with fast layers in place of the plain ones; its modules and parameters are the plain model's own.
 
     Args:
         model: the plain one.
@@ -50,47 +51,55 @@ class FastNeuralEM(NeuralEM):
     """
 
     def __init__(self, model: NeuralEM, dtype: torch.dtype | None = None) -> None:
-        nn.Module.__init__(self)
-        self.config = model.config
-        self.m_step = copy.deepcopy(model.m_step, {id(p): p for p in model.parameters()})
-        self.kernels = load_kernels() if next(model.parameters()).is_cuda else None
+        vars(self).update(vars(model))  # the very modules under the very names, whatever is done to them later
+        self.dtype, self.running = dtype, False
         self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
-        if not differentiated_twice(self.m_step):
-            replace(self, self.kernels)
-            if isinstance(self.m_step, GradientMStep):
-                self.m_step.__class__ = FastGradientMStep
-        elif dtype is not None:
-            refuse("dtype", "none for N-EM through more than one layer, which keeps the plain layers", dtype)
-        for module in self.modules():
-            if isinstance(module, Linear) and dtype is not None and self.kernels:
-                module.dtype = dtype
+        self.made_of: list[Any] = []
+        self.renew(next(self.parameters()))
 
-    def prepare(self, steps: int = 1) -> None:
-        """Makes the layers' parameters ready for so many steps; again after they have changed."""
-        self.rows = both_ways(steps)
-        for module in self.modules():
-            if isinstance(module, Linear | FastActivation):
-                module.prepare(steps)
+    def renew(self, like: Tensor) -> None:
+        """Makes the fast layers again where modules were replaced, or type or device changed."""
+        made_of = [like.dtype, like.device, *self.modules()]
+        if made_of != self.made_of:
+            self.kernels = load_kernels() if like.is_cuda else None
+            self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
+            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
+            self.made_of = made_of
+        else:  # what the M-step has besides may have changed
+            vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
 
-    def start(self, *arguments: Any, **options: Any) -> State:
-        """The first state, everything ready for the steps that follow."""
-        self.prepare()
-        return super().start(*arguments, **options)
+    def hold(self, steps: int) -> None:
+        """Keeps the parameters as they are now ready for so many steps; for none, they are read at each use."""
+        self.running, self.rows = bool(steps), both_ways(max(steps, 1))
+        for layer in self.layers:
+            layer.hold(steps)
 
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
     ) -> Unrolled:
         """The loop, everything ready for its length."""
-        self.prepare(len(x_noisy))
-        return super().run(state, x, x_noisy, weights, watched)
+        self.renew(state.theta)
+        self.hold(len(x_noisy))
+        try:
+            return super().run(state, x, x_noisy, weights, watched)
+        finally:
+            self.hold(0)
+
+    def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The M-step with fast layers."""
+        if not self.running:
+            self.renew(theta)
+        return self.fast[0](theta, delta)
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """The same numbers, in one kernel."""
-        return self.kernels.uniform(keys, count, stream) if self.kernels else super().uniform(keys, count, stream)
+        if self.kernels and keys.is_cuda:
+            return self.kernels.uniform(keys, count, stream)
+        return super().uniform(keys, count, stream)
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """Delta, in one kernel, or two if it is normalised."""
-        if not self.kernels or not self.kernels.fits(psi):
+        if not self.kernels or not psi.is_cuda or not self.kernels.fits(psi) or x.requires_grad:
             return super().difference(x, psi, gamma)
         delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
@@ -101,73 +110,92 @@ class FastNeuralEM(NeuralEM):
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """E-step and losses: one kernel each way, or their gradient written out."""
-        eta = eta.to(x.dtype)
-        if x.shape[1] > 1:
+        eta, config, distribution = eta.to(x.dtype), self.config, self.distribution
+        numbers = closed_form.numbers_of(distribution, config.inter_weight)
+        if numbers is None or x.shape[1] > 1 or x.requires_grad:
             return super().assign(eta, x, losses)
-        config = self.config
-        p = config.prior
-        gaussian = config.distribution == "gaussian"
-        entropy = 0.0 if gaussian else sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
-        numbers = {"PRIOR": p, "CONSTANT": entropy, "WIDTH": config.e_step_deviation, "WEIGHT": config.inter_weight,
-                   "GAUSSIAN": gaussian}  # fmt: skip
         if self.kernels and self.kernels.fits(eta):
             parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient, self.rows[1])
         else:
-            settings = (self.distribution, numbers, config.gamma_gradient, losses)
-            parts = closed_form.Assignment.apply(eta, x, *settings)
+            parts = closed_form.Assignment.apply(eta, x, distribution, numbers, config.gamma_gradient, losses)
         psi, gamma, total, watched = parts
         return psi, gamma, Info(total, *watched)
 
 
-def differentiated_twice(m_step: nn.Module) -> bool:
-    """Whether its step is a gradient through layers that training differentiates again, as only plain ones can be."""
-    if not isinstance(m_step, GradientMStep):
+def as_built(module: object, *classes: type) -> bool:
+    """Whether it is of one of these very classes, and nothing was hooked to it or put in place of its `forward`."""
+    return type(module) in classes and not any(vars(module).get(name) for name in _HOOKS)
+
+
+def known(layer: object) -> bool:
+    """Whether there is a fast twin of the layer."""
+    if as_built(layer, Activation):
+        return layer.kind in IN_PLACE  # type: ignore[attr-defined]
+    return as_built(layer, Dense, Convolution, UpConvolution)
+
+
+def fast_m_step(m_step: Any, kernels: Any, dtype: torch.dtype | None) -> nn.Module:
+    """The M-step with fast layers in place of those that are known, or itself."""
+    fast: nn.Module = m_step
+    if as_built(m_step, GradientMStep) and single_layer(m_step.decoder):
+        fast = with_fast_layers(m_step, kernels)
+        fast.__class__ = FastGradientMStep
+    elif as_built(m_step, type(m_step)) and not differentiated_twice(m_step):
+        fast = with_fast_layers(m_step, kernels)
+    if dtype is not None and any(list(child.parameters()) for child in fast.children()):  # fast ones have none
+        refuse("dtype", "none for a model that keeps some of its plain layers", dtype)
+    for each in fast.modules() if kernels else ():
+        if isinstance(each, Linear):
+            each.dtype = dtype
+    return fast
+
+
+def single_layer(decoder: Any) -> bool:
+    """Whether it is the paper's decoder of N-EM, whose pullback can be written down."""
+    if not as_built(decoder, Decoder) or not as_built(decoder.dense, nn.Sequential):
         return False
-    return len(m_step.decoder.convolutions) > 0 or len(m_step.decoder.dense) > 1
+    last = as_built(decoder.convolutions, nn.Sequential) and not len(decoder.convolutions)
+    return last and len(decoder.dense) == 1 and as_built(decoder.dense[0], Dense)
 
 
-def replace(module: nn.Module, kernels: Any) -> None:
-    """Puts the fast layers in place of the plain ones below the module; what it does not know stays as it is."""
-    for name, child in module.named_children():
-        setattr(module, name, replacement(child, kernels))
+def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
+    """A copy of the module, on the same parameters, with fast layers below it."""
+    twin = copy.copy(module)
+    twin._modules = {name: replacement(child, kernels) for name, child in module._modules.items()}
+    return twin
 
 
-def replacement(module: nn.Module, kernels: Any) -> nn.Module:
-    """The fast twin of a chain or of a single layer, or the module itself with such twins inside."""
-    if type(module) is nn.Sequential:  # a class made from it may do something else
+def replacement(module: Any, kernels: Any) -> Any:
+    """The fast twin of a layer, of a chain or of an encoder or decoder; of anything else, the module itself."""
+    if as_built(module, nn.Sequential):
         return nn.Sequential(*replaced(list(module), kernels))
-    if isinstance(module, Dense | Activation):
-        return replaced([module], kernels)[0]
-    replace(module, kernels)
-    return module
+    if as_built(module, Encoder, Decoder):
+        return with_fast_layers(module, kernels)
+    return replaced([module], kernels)[0] if known(module) else module
 
 
 def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
-    """The fast twins of a chain of layers."""
-    fast: list[nn.Module] = []
-    bias, phases = None, False
-    for i, layer in enumerate(layers):
-        followed = i + 1 < len(layers) and isinstance(layers[i + 1], Activation)
-        absorbed = followed and kernels is not None and layers[i + 1].scale is not None
-        if isinstance(layer, Activation):
-            fast.append(FastActivation(layer, kernels, bias, phases))
-            bias, phases = None, False
-        elif isinstance(layer, Dense):
-            fast.append(FastDense(layer))
-        elif kernels and isinstance(layer, UpConvolution) and not followed and layer.weight.shape[0] == 1:
-            fast.append(FastLast(layer, kernels))
-        elif kernels and isinstance(layer, Convolution) and absorbed and layer.weight.shape[1] == 1:
-            bias = layer.bias
-            fast.append(FastFirst(layer, kernels))
-        elif kernels is None and isinstance(layer, Convolution) and layer.weight.shape[1] == 1:
-            fast.append(FastPatches(layer))
-        elif isinstance(layer, Convolution | UpConvolution):
-            bias, phases = layer.bias if absorbed else None, isinstance(layer, UpConvolution)
-            twin = (FastUpConvolution if phases else FastConvolution)(layer, bias=not absorbed)
-            fast.append(FastOutput(twin) if phases and not followed else twin)
-        else:
-            fast.append(replacement(layer, kernels))
-    return fast
+    """A chain of layers with the fast twins of those that are known, which may share work with a known neighbour."""
+    around = [None, *(layer if known(layer) else None for layer in layers), None]
+    return [
+        twin_of(layer, around[i], around[i + 2], kernels) if known(layer) else replacement(layer, kernels)
+        for i, layer in enumerate(layers)
+    ]
+
+
+def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
+    """The fast twin of a known layer, by what comes before and after it, as far as that is known."""
+    if type(layer) is Dense:
+        return FastDense(layer)
+    if type(layer) is Activation:
+        return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
+    followed, up = type(after) is Activation, type(layer) is UpConvolution
+    absorbed = followed and absorbs(after, layer, kernels)
+    if kernels and up and not followed and layer.weight.shape[0] == 1:
+        return FastLast(layer, kernels)
+    if not up and layer.weight.shape[1] == 1 and (absorbed or not kernels):
+        return FastFirst(layer, kernels) if kernels else FastPatches(layer)
+    return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
 @functools.cache
@@ -181,11 +209,17 @@ def load_kernels() -> Any:
     return kernels
 
 
-def accelerate(model: NeuralEM, dtype: torch.dtype | None = None) -> FastNeuralEM:
-    """The fast twin of a model: the same numbers, the same parameters; training one trains the other.
+def accelerate(model: Model, dtype: torch.dtype | None = None) -> Model:
+    """The fast twin of a model: the same numbers, the same parameters; training or saving one is as the other.
+
+    Gradients flow through the total loss; one through the intra- or inter-cluster loss alone is refused.
 
     Args:
-        model: the plain one.
+        model: the plain one; of a class that is not known here, it is given back as it is.
         dtype: ``torch.bfloat16`` for faster, coarser products and activations on a GPU.
     """
-    return FastNeuralEM(model, dtype)
+    if type(model) is NeuralEM or type(model) is FastNeuralEM:
+        return FastNeuralEM(model, dtype)
+    if dtype is not None:
+        refuse("dtype", f"none for a {type(model).__name__}, which the fast path does not know", dtype)
+    return model

@@ -11,15 +11,6 @@ from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
 
 __all__ = [
-    "FIRST",
-    "LAST",
-    "Activation",
-    "Assignment",
-    "MaskedDifference",
-    "ToFeatures",
-    "ToImage",
-    "fits",
-    "patches",
-    "row_fits",
-    "uniform",
-]
+    "FIRST", "LAST", "Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "fits", "patches",
+    "row_fits", "uniform",
+]  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
+from neural_em.model.fast.closed_form import refuse_watched
 from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
@@ -193,13 +194,15 @@ class Assignment(torch.autograd.Function):
         ctx.save_for_backward(psi, gamma, x)
         ctx.set_materialize_grads(False)
         ctx.numbers, ctx.through, ctx.rows = numbers, through, rows
-        ctx.mark_non_differentiable(*([watched] if through else [gamma, watched]))
+        if not through:
+            ctx.mark_non_differentiable(gamma)
         return psi, gamma, total, watched
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, unused: Any) -> Any:
+    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any) -> Any:
         """The gradient of eta."""
+        refuse_watched(other)
         psi, gamma, x = ctx.saved_tensors
         B, K = psi.shape[:2]
         L = psi[0, 0].numel()

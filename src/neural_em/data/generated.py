@@ -1,0 +1,131 @@
+"""What is common to all generated data: their config, what a generator gives, and how it becomes a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, DataConfig, Part, Split
+from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.fields import Check, integer
+
+
+class Painted(NamedTuple):
+    """N painted sequences, sample axis first."""
+
+    frames: Tensor  # (N,T,C,H,W) uint8 or int16 in [0, levels]
+    groups: Tensor  # (N,T,H,W) uint8: 1 .. K where an object is and is scored, else 0
+    overlaps: Tensor  # (N,T,H,W) uint8: 1 where two objects or more are, else 0
+
+
+class Generator(Protocol):
+    """All sequences of one split under one seed: a pure function of the index, the same bits on every device."""
+
+    shape: tuple[int, int, int, int]  # (T,C,H,W)
+    levels: int  # the value that stands for 1.0
+    dtype: torch.dtype  # of the frames
+    device: torch.device
+
+    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
+        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneConfig(DataConfig):
+    """Generated sequences of objects.
+
+    Attributes:
+        objects: in a sequence.
+    """
+
+    objects: int = 3
+    frames: int = 21
+    height: int = 28
+    width: int = 28
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "objects": integer(1, MAX_OBJECTS), "frames": integer(1, MAX_FRAMES),
+        **dict.fromkeys(("height", "width"), integer(1, MAX_SIDE)),
+    }  # fmt: skip
+    CHANNELS: ClassVar[int] = 1
+    BOX: ClassVar[tuple[int, int]] = (1, 1)  # every object fits into it
+    PIXELS: ClassVar[int] = 1  # about as many has a small object
+
+    def check_together(self) -> None:
+        """Refuses frames without room for the objects."""
+        rows, columns = self.BOX
+        if self.height < rows or self.width < columns:
+            refuse(
+                "height x width", f"at least {rows} x {columns} for an object to fit", f"{self.height} x {self.width}"
+            )
+        room = self.height * self.width // self.PIXELS
+        if self.objects > room:
+            refuse("objects", f"at most {room}, which fit into {self.height} x {self.width} pixels", self.objects)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(T,C,H,W) of a sequence."""
+        return self.frames, self.CHANNELS, self.height, self.width
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Generator:
+        """All sequences of a split."""
+        raise NotImplementedError
+
+    def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        """Held in memory, or painted batch by batch where they do not fit or never end."""
+        scenes = self.scenes(cast(Split, split), seed, device)
+        T, C, H, W = self.shape
+        endless = self.fresh and split == "training"
+        if endless or count * T * H * W * (C * scenes.dtype.itemsize + 1) > budget:
+            return StreamingDataset(SceneReader(scenes), count, self.shape, True, device, endless, self.note())
+        return MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
+
+    def note(self) -> str:
+        """Of few objects there are few scenes."""
+        few = "scenes of one object are too few to differ between training, validation and test"
+        return few if self.objects == 1 else ""
+
+
+class SceneReader:
+    """Generated sequences, made when asked for."""
+
+    def __init__(self, scenes: Generator) -> None:
+        """Makes them on the generator's device."""
+        self.levels, self._scenes = scenes.levels, scenes
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Frames (B,T,C,H,W) and groups (B,T,H,W)."""
+        return painted(self._scenes, indices)
+
+
+def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of the sequences at the indices."""
+    T, C, H, W = scenes.shape
+    frames = torch.empty(len(indices), T, C, H, W, dtype=scenes.dtype, device=scenes.device)
+    groups = torch.empty(len(indices), T, H, W, dtype=torch.uint8, device=scenes.device)
+    for lot, some in scenes.sequences(indices):
+        frames[lot] = some.frames
+        groups[lot] = some.groups
+    return frames, groups
+
+
+def make(scenes: Generator, num: int, start: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Frames (T,N,C,H,W) in [0, 1] and groups (T,N,H,W) uint8 of ``num`` sequences from index ``start`` on."""
+    if num < 0 or start < 0:
+        refuse("num and start", "integers >= 0", f"{num} and {start}")
+    if not dtype.is_floating_point and scenes.levels > 1:
+        raise NeuralEMError(f"dtype: {dtype} cannot hold grey values; use a floating-point type")
+    T, C, H, W = scenes.shape
+    frames = torch.empty(T, num, C, H, W, dtype=dtype, device=scenes.device)
+    groups = torch.empty(T, num, H, W, dtype=torch.uint8, device=scenes.device)
+    scale = torch.tensor(float(scenes.levels), device=scenes.device)  # a tensor: a plain number may be multiplied by
+    for lot, some in scenes.sequences(torch.arange(start, start + num)):
+        values = some.frames if scenes.levels == 1 else some.frames.to(torch.float32) / scale
+        frames[:, lot].copy_(values.transpose(0, 1))
+        groups[:, lot].copy_(some.groups.transpose(0, 1))
+    return frames, groups

@@ -1,0 +1,85 @@
+"""R-NEM's M-step: RNN-EM whose components look at each other before they change (van Steenkiste et al., 2018).
+
+Each component k adds up what the others send it: E_k = sum over j != k of a_kj e_kj, where effect e_kj and attention
+a_kj are functions of the pair (k, j). The state is updated from its encoding, from E_k and from what delta_k shows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neural_em.model.config import ModelConfig
+from neural_em.model.networks import Activation, Decoder, Dense, Encoder
+
+ATTENTION_UNITS = 100
+
+
+class RelationalMStep(nn.Module):
+    """Encoder, interaction of all pairs, recurrent layer, decoder; all components share the weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        size, M = (config.channels, config.height, config.width), config.theta_size
+        networks = (config.convolutions, config.hidden, config.layer_norm)
+        self.encoder = Encoder(*size, *networks)
+        self.interaction = Interaction(M, config.layer_norm, config.attention)
+        self.recurrence = Dense(2 * M + self.encoder.outputs, M)
+        self.output = Activation(M, "sigmoid", config.layer_norm)
+        self.decoder = Decoder(M, *size, *networks)
+
+    def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of all components."""
+        B, K, M = theta.shape
+        features = self.encoder(delta.flatten(0, 1))  # (B*K, features)
+        encoded, effect, _ = self.interaction(theta)
+        a = self.recurrence(torch.cat([encoded.flatten(0, 1), effect.flatten(0, 1), features], dim=1))
+        eta = self.decoder(self.output(a))  # the decoder reads the normalised output, not the state
+        return torch.sigmoid(a).reshape(B, K, M), eta.unflatten(0, (B, K))
+
+    def attention(self, theta: Tensor) -> Tensor:
+        """How much each component k heeds each other one j (B,K,K), in a state; 0 for itself."""
+        B, K, _ = theta.shape
+        weights = theta.new_zeros(B, K, K)
+        if K > 1:
+            weights[:, ~torch.eye(K, dtype=torch.bool, device=theta.device)] = self.interaction(theta)[2].reshape(B, -1)
+        return weights
+
+
+class Interaction(nn.Module):
+    """What components do to each other, pair by pair."""
+
+    def __init__(self, size: int, layer_norm: bool, attention: bool) -> None:
+        super().__init__()
+        self.encode = nn.Sequential(Dense(size, size), Activation(size, "relu", layer_norm))
+        self.pair = Dense(2 * size, size)
+        self.core = Activation(size, "relu", layer_norm)
+        self.effect = nn.Sequential(Dense(size, size), Activation(size, "relu", layer_norm))
+        self.attend = nn.Sequential()
+        if attention:
+            hidden = Dense(size, ATTENTION_UNITS), Activation(ATTENTION_UNITS, "tanh", layer_norm)
+            self.attend = nn.Sequential(*hidden, Dense(ATTENTION_UNITS, 1))
+
+    def forward(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encodings and effects (B,K,M) of theta (B,K,M), and the attention (B,K,K-1) to the others in their order."""
+        B, K, M = theta.shape
+        encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
+        if K == 1:
+            return encoded, torch.zeros_like(encoded), theta.new_zeros(B, 1, 0)
+        # W [h_k; h_j] = W_1 h_k + W_2 h_j: every component is multiplied once, and no pair is written out twice as wide
+        own, other = (F.linear(encoded, weight) for weight in self.pair.weight.chunk(2, dim=1))
+        assert self.pair.bias is not None
+        pairs = (own + self.pair.bias).unsqueeze(2) + others(other)  # (B,K,K-1,M)
+        core = self.core(pairs.flatten(0, 2))
+        effect = self.effect(core).view(B, K, K - 1, M)
+        attention = torch.sigmoid(self.attend(core)).view(B, K, K - 1) if self.attend else theta.new_ones(B, K, K - 1)
+        return encoded, (attention.unsqueeze(-1) * effect).sum(dim=2), attention
+
+
+def others(x: Tensor) -> Tensor:
+    """What every component k sees of x (B,K,M): the rows j != k in their order, (B,K,K-1,M)."""
+    K = x.shape[1]
+    grid = torch.arange(K, device=x.device).expand(K, K)
+    index = grid[:, : K - 1] + (grid[:, : K - 1] >= grid.T[:, : K - 1])
+    return x[:, index]
