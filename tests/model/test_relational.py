@@ -86,5 +86,5 @@ def test_the_fast_path_computes_the_same(K: int, attention: bool) -> None:
 
 
 def test_attention_is_for_the_relational_m_step() -> None:
-    with pytest.raises(NeuralEMError, match="model.attention is for model.m_step=relational, not for recurrent"):
+    with pytest.raises(NeuralEMError, match=r"model\.attention is for model\.m_step=relational, not for recurrent"):
         ModelConfig(attention=False)
