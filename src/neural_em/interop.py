@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,22 @@ from neural_em.errors import refuse
 from neural_em.model import NeuralEM, build, preset
 from neural_em.model.m_step import GradientMStep, RecurrentMStep
 from neural_em.model.networks import Activation
+from neural_em.model.relational import RelationalMStep
 
 
 def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
     """The preset's model with the authors' weights.
 
     Args:
-        preset_name: ``static-shapes``, ``static-shapes-nem``, ``flying-shapes`` or ``flying-mnist``.
+        preset_name: ``static-shapes``, ``static-shapes-nem``, ``flying-shapes`` or ``flying-mnist``; ``bouncing-balls``
+            is R-NEM, with attention or without, as the variables have it.
         variables: the authors' variable names to arrays.
     """
-    model = build(preset(preset_name))
+    config, unused = preset(preset_name), {str(name): array for name, array in variables.items()}
+    if config.m_step == "relational":  # attention adds two layers before the recurrent one
+        config = replace(config, attention=any("NPE/fully_connected_5/" in name for name in unused))
+    model = build(config)
     assert isinstance(model, NeuralEM)
-    unused = {str(name): array for name, array in variables.items()}
     for name, parameter in parameters_by_authors_name(model).items():
         found = [key for key in unused if re.search(name, key)]
         if len(found) != 1:
@@ -70,14 +75,17 @@ def parameters_by_authors_name(model: NeuralEM) -> dict[str, nn.Parameter]:
     if isinstance(m_step, GradientMStep):
         weight = m_step.decoder.dense.get_parameter("0.weight")
         return {r"NEMCell/lr/scalar$": m_step.learning_rate, r"NEMCell/input/weights$": weight}
-    assert isinstance(m_step, RecurrentMStep)
+    assert isinstance(m_step, RecurrentMStep | RelationalMStep)
     names: dict[str, nn.Parameter] = {}
     encoder = (*m_step.encoder.convolutions, *m_step.encoder.hidden)
     decoder = (*m_step.decoder.dense, *m_step.decoder.convolutions)
     # the authors' reshapes count as layers: one before the convolutions, and another to normalise the input
     first = 1 + model.config.normalize_input if m_step.encoder.convolutions else 0
     names |= dict(_layers(encoder, "Input", "I", first))
-    names |= dict(_entries(r"basic_rnn_cell/", m_step.recurrence))
+    if isinstance(m_step, RelationalMStep):
+        names |= dict(_relations(m_step))
+    else:
+        names |= dict(_entries(r"basic_rnn_cell/", m_step.recurrence))
     if m_step.output.scale is not None:
         names |= dict(_entries(r"LayerNormR0/LayerNorm/", m_step.output))
     names |= dict(_layers(decoder, "Output", "O", 0))
@@ -97,6 +105,21 @@ def _layers(layers: tuple[nn.Module, ...], side: str, letter: str, first: int) -
         number += 2 if was_image is not None and was_image != image else 1
         was_image = image
         yield from _entries(rf"{side}Wrapper{number}/(Conv|fully_connected)/", layer)
+
+
+def _relations(m_step: RelationalMStep) -> Iterator[tuple[str, nn.Parameter]]:
+    """The authors' names of the interaction's layers, numbered from the second on, and of the recurrent layer."""
+    part = m_step.interaction
+    layers = [*part.encode, part.pair, part.core, *part.effect, *(part.attend or ()), m_step.recurrence]
+    number = -1
+    for layer in layers:
+        norm = isinstance(layer, Activation)
+        number += not norm
+        suffix = f"_{number}" if number else ""
+        if norm and layer.scale is not None:
+            yield from _entries(rf"NPE/LayerNorm{suffix}/", layer)
+        elif not norm:
+            yield from _entries(rf"NPE/fully_connected{suffix}/", layer)
 
 
 def _entries(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

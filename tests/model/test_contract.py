@@ -49,14 +49,18 @@ class Constant(nn.Module):
 
 
 def test_a_third_m_step_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NeuralEMError, match=r"^model\.m_step: expected one of recurrent, gradient, got 'constant'$"):
+    with pytest.raises(
+        NeuralEMError, match=r"^model\.m_step: expected one of recurrent, gradient, relational, got 'constant'$"
+    ):
         ModelConfig(m_step="constant")
     kind: type[MStep] = Constant
     monkeypatch.setitem(M_STEPS, "constant", kind)
     model = build(configs.from_dict(ModelConfig, {"m_step": "constant", "height": 3, "width": 4}))
     out = model.unroll(torch.rand(3, 2, 1, 3, 4), 2)
     torch.testing.assert_close(out.psi, torch.full((2, 2, 2, 1, 3, 4), 0.25).sigmoid())
-    with pytest.raises(NeuralEMError, match=r"expected one of recurrent, gradient, constant, got 'nothing'"):
+    with pytest.raises(
+        NeuralEMError, match=r"expected one of recurrent, gradient, relational, constant, got 'nothing'"
+    ):
         ModelConfig(m_step="nothing")
 
 

@@ -15,13 +15,15 @@ import pytest
 import torch
 
 from neural_em.interop import from_authors, parameters_by_authors_name
-from neural_em.model import em, mixture, networks
+from neural_em.model import State, em, mixture, networks
+from neural_em.model.fast import accelerate
 from neural_em.model.networks import Activation
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PRESET = {
     "static_rnn_em": "static-shapes", "static_n_em": "static-shapes-nem",
     "flying_shapes": "flying-shapes", "flying_mnist": "flying-mnist",
+    "relational_balls": "bouncing-balls", "relational_no_attention": "bouncing-balls",
 }  # fmt: skip
 CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
 _spec = importlib.util.spec_from_file_location("golden_weights", GOLDEN / "weights.py")
@@ -93,6 +95,42 @@ def check_gradient(ours, sample, norm, exact, name):
 def test_equals_the_authors_implementation(case, dtype):
     golden, spec, model = authors_model(case)
     check(golden, spec, model, unrolled(golden, spec, model, dtype=dtype))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("relational")])
+def test_what_components_do_to_each_other(case):
+    golden, _, model = authors_model(case)
+    model.double()
+    B, K, M = golden["gamma0"].shape[0], golden["gamma0"].shape[1], golden["theta"].shape[-1]
+    for t in range(len(golden["effects"])):
+        theta = torch.from_numpy(golden["theta"][t]).reshape(B, K, M).double()
+        with torch.no_grad():
+            _, effects, _ = model.m_step.interaction(theta)
+            attention = model.m_step.attention(theta)
+        close(effects.reshape(B * K, M), golden["effects"][t], 1e-5, "effects")
+        assert not attention.diagonal(dim1=1, dim2=2).any()
+        others = attention[:, ~torch.eye(K, dtype=torch.bool)].view(B, K, K - 1)
+        theirs = golden["attention"][t] if "attention" in golden else np.ones((B, K, K - 1))
+        close(others, theirs, 1e-5, "attention")
+
+
+@pytest.mark.parametrize("twin", [lambda model: model, accelerate], ids=["plain", "fast"])
+@pytest.mark.parametrize("case", ["relational_balls_100", "relational_balls_200"])
+def test_the_authors_rollout(case, twin):
+    """Without noise, on the mixture as it is; their threshold decides the assignment only."""
+    golden, spec, model = authors_model(case)
+    out = unrolled(golden, spec, model)
+    state = State(out.theta[-1], out.psi[-1], out.gamma[-1])
+    x = torch.from_numpy(golden["rollout_x"]).unsqueeze(2).double()
+    network = twin(model)
+    for r, step in enumerate(network.rollout(state, spec["rollout_steps"], x=x, noise=False, rounded=False)):
+        close(step.x_noisy[:, 0], golden["rollout_input"][r], 1e-5, "input")
+        close(step.state.theta.flatten(0, 1), golden["rollout_theta"][r, 0], 1e-5, "theta")
+        close(step.state.psi[:, :, 0], golden["rollout_pred"][r], 1e-5, "psi")
+        assert np.abs(step.state.gamma[:, :, 0].numpy() - golden["rollout_gamma"][r]).max() <= 1e-4
+        losses = [getattr(step.info, name).mean() for name in ("total", "intra", "inter")]
+        close(torch.stack(losses), golden["rollout_losses"][r], 1e-5, "losses")
+        close(step.info.upper_bound.mean(), golden["rollout_upper_bound_all"][r, 1], 1e-5, "upper bound")
 
 
 def _norm_without_its_gradient(x):

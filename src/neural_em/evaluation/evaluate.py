@@ -213,7 +213,7 @@ def _loss_weights(model: Model, steps: int) -> np.ndarray:
     chosen = model.config.loss_steps
     if chosen == "last":
         return np.eye(steps)[-1]
-    if chosen != "every" and len(chosen) == steps:
+    if not isinstance(chosen, str) and len(chosen) == steps:
         return np.asarray(chosen, dtype=np.float64)
     return np.ones(steps)
 

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from neural_em.errors import check_flag, check_integer, check_number, refuse, unknown
+from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.fields import Check, Checked, choice, flag, integer, number, optional, several
 from neural_em.model.distributions import DISTRIBUTIONS
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
-LOSS_STEPS = ("every", "last")
-SMALLEST = {"channels": 1, "height": 1, "width": 1, "theta_size": 1, "hidden": 0, "steps": 1}
+LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
-MAX_FRAME = 1 << 28
+MAX_FRAME = 1 << 28  # so that no layer's size overflows 64 bits, whatever a file says
+
+
+def _convolutions(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list) or len(value) > 12:
+        refuse(name, "at most 12 layers' channels", repr(value))
+    return several(integer(1, MAX_SIZE), "")(name, value) if value else ()
+
+
+def _loss_steps(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value in LOSS_STEPS else unknown(name, value, LOSS_STEPS)
+    return several(number("a finite number"), "every, last, mean or one weight for each step")(name, value)
+
+
+def _noise(name: str, value: Any) -> NoiseConfig:
+    return value if isinstance(value, NoiseConfig) else refuse(name, "a NoiseConfig", repr(value))
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Checked):
     """A Neural EM model; the defaults are the paper's flying-shapes network.
 
     Attributes:
         channels: channels of a frame.
         height: rows of a frame.
         width: columns of a frame.
-        m_step: ``recurrent`` (RNN-EM), ``gradient`` (N-EM), or another name in `M_STEPS`.
+        m_step: ``recurrent`` (RNN-EM), ``gradient`` (N-EM), ``relational`` (R-NEM), or another name in `M_STEPS`.
         step_size: what N-EM's learned step size starts with; ``None``: drawn from +-sqrt(3), as the authors' is.
+        attention: of R-NEM: let each component weigh what the others send it.
         theta_size: size M of each component's vector.
         convolutions: channels of the encoder's 4x4 stride-2 convolutions; the decoder mirrors them.
         hidden: units of the fully connected layer on either side of theta; 0 for none.
@@ -41,7 +59,7 @@ class ModelConfig:
             step then no longer follows the gradient of Q).
         gamma_gradient: let gradients flow through the assignments.
         inter_weight: weight of the inter-cluster loss.
-        loss_steps: loss at ``every`` step, at the ``last``, or one weight for each step.
+        loss_steps: the loss of ``every`` step, summed; their ``mean``; that of the ``last``; or one weight for each.
         steps: EM steps on a single image, where nobody says otherwise.
     """
 
@@ -50,6 +68,7 @@ class ModelConfig:
     width: int = 28
     m_step: str = "recurrent"
     step_size: float | None = None
+    attention: bool = True
     theta_size: int = 100
     convolutions: tuple[int, ...] = (32, 64)
     hidden: int = 512
@@ -62,61 +81,37 @@ class ModelConfig:
     normalize_input: bool = False
     gamma_gradient: bool = False
     inter_weight: float = 1.0
-    loss_steps: Literal["every", "last"] | tuple[float, ...] = "every"
+    loss_steps: Literal["every", "last", "mean"] | tuple[float, ...] = "every"
     steps: int = 20
 
-    def __post_init__(self) -> None:
+    GROUP: ClassVar[str] = "model."
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        **dict.fromkeys(("channels", "height", "width", "theta_size", "steps"), integer(1, MAX_SIZE)),
+        **dict.fromkeys(("attention", "layer_norm", "normalize_input", "gamma_gradient"), flag),
+        "hidden": integer(0, MAX_SIZE),
+        "convolutions": _convolutions,
+        "m_step": choice(M_STEPS),
+        "distribution": choice(DISTRIBUTIONS),
+        "channel_rule": choice(CHANNEL_RULES),
+        "noise": _noise,
+        "prior": number("a finite number"),
+        "e_step_deviation": number("a number from 0.001 to 1000", 0.001, 1000),
+        "inter_weight": number("a number of at least 0", 0),
+        "step_size": optional(number("a finite number, or null")),
+        "loss_steps": _loss_steps,
+    }
+
+    def check_together(self) -> None:
         """Refuses what cannot be built."""
-        self._check_sizes()
-        for name in ("layer_norm", "normalize_input", "gamma_gradient"):
-            check_flag(f"model.{name}", getattr(self, name))
-        choices = {"m_step": [*M_STEPS], "distribution": [*DISTRIBUTIONS], "channel_rule": [*CHANNEL_RULES]}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                unknown(f"model.{name}", getattr(self, name), allowed)
-        if not isinstance(self.noise, NoiseConfig):
-            refuse("model.noise", "a NoiseConfig", repr(self.noise))
-        self._keep_number("prior", "a finite number")
-        self._keep_number("e_step_deviation", "a number from 0.001 to 1000", 0.001, 1000)
-        DISTRIBUTIONS[self.distribution](self)
-        self._keep_number("inter_weight", "a number of at least 0", 0)
-        if self.step_size is not None:
-            self._keep_number("step_size", "a finite number, or null")
-            if self.m_step != "gradient":
-                refuse("model.step_size", "the m_step it belongs to, gradient", repr(self.m_step))
-        self._check_loss_steps()
-
-    def _keep_number(self, name: str, *expected: Any) -> None:
-        object.__setattr__(self, name, check_number(f"model.{name}", getattr(self, name), *expected))
-
-    def _check_sizes(self) -> None:
-        if not isinstance(self.convolutions, tuple | list) or len(self.convolutions) > 12:
-            refuse("model.convolutions", "at most 12 layers' channels", repr(self.convolutions))
-        sizes: dict[str, object] = {
-            name: check_integer(f"model.{name}", getattr(self, name), least, MAX_SIZE)
-            for name, least in SMALLEST.items()
-        }
-        sizes["convolutions"] = tuple(
-            check_integer(f"model.convolutions[{i}]", size, 1, MAX_SIZE) for i, size in enumerate(self.convolutions)
-        )
-        for name, value in sizes.items():  # Python's own integers and tuples, so that equal configs are equal
-            object.__setattr__(self, name, value)
         values = self.channels * self.height * self.width
-        if values > MAX_FRAME:  # so that no layer's size overflows 64 bits, whatever a file says
+        if values > MAX_FRAME:
             refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
-
-    def _check_loss_steps(self) -> None:
-        if isinstance(self.loss_steps, str):
-            if self.loss_steps not in LOSS_STEPS:
-                unknown("model.loss_steps", self.loss_steps, LOSS_STEPS)
-            return
-        if not isinstance(self.loss_steps, tuple | list) or not self.loss_steps:
-            refuse("model.loss_steps", "every, last or one weight for each step", repr(self.loss_steps))
-        weights = [
-            check_number(f"model.loss_steps[{i}]", weight, "a finite number")
-            for i, weight in enumerate(self.loss_steps)
-        ]
-        object.__setattr__(self, "loss_steps", tuple(weights))
+        DISTRIBUTIONS[self.distribution](self)
+        for name, is_set, m_step in (
+            ("step_size", self.step_size is not None, "gradient"), ("attention", not self.attention, "relational")
+        ):  # fmt: skip
+            if is_set and self.m_step != m_step:
+                raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
 
 PRESETS: dict[str, ModelConfig] = {
@@ -133,8 +128,11 @@ PRESETS: dict[str, ModelConfig] = {
         height=24, width=24, theta_size=250, convolutions=(32, 64, 128), distribution="gaussian",
         noise=NoiseConfig("masked-uniform", 0.2), normalize_input=True, inter_weight=0.2,
     ),
+    "bouncing-balls": ModelConfig(
+        height=64, width=64, m_step="relational", theta_size=250, convolutions=(16, 32, 64), loss_steps="mean", steps=30
+    ),
 }  # fmt: skip
-"""The four networks of the paper's appendix."""
+"""The four networks of the paper's appendix, and that of the relational model (R-NEM)."""
 
 
 def preset(name: str) -> ModelConfig:

@@ -275,7 +275,7 @@ class NeuralEM(nn.Module):
         """Which of the steps count in the loss."""
         chosen = self.config.loss_steps
         if isinstance(chosen, str):
-            return [chosen == "every" or t == steps - 1 for t in range(steps)]
+            return [chosen != "last" or t == steps - 1 for t in range(steps)]
         return [weight != 0 for weight in chosen]
 
     def step_weights(self, steps: int, like: Tensor) -> Tensor:
@@ -283,6 +283,8 @@ class NeuralEM(nn.Module):
         chosen = self.config.loss_steps
         if chosen == "every":
             return like.new_ones(steps)
+        if chosen == "mean":
+            return like.new_full((steps,), 1 / steps)
         weights = like.new_zeros(steps)
         if chosen == "last":
             weights[-1:] = 1

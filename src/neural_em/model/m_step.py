@@ -1,4 +1,4 @@
-"""The M-step, two ways behind one contract, `MStep`: theta and delta to new theta and eta.
+"""The M-step, three ways behind one contract, `MStep`: theta and delta to new theta and eta.
 
 delta = gamma * (x - psi) is the gradient of the expected log-likelihood Q with respect to eta, the natural parameters
 that the decoder puts out. Another M-step is a class and a line in `M_STEPS`.
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.model.networks import Activation, Decoder, Dense, Encoder
+from neural_em.model.relational import RelationalMStep
 
 if TYPE_CHECKING:
     from neural_em.model.config import ModelConfig
@@ -102,4 +103,6 @@ class GradientMStep(nn.Module):
 
 
 # the choices of `ModelConfig.m_step`
-M_STEPS: dict[str, type[MStep]] = {"recurrent": RecurrentMStep, "gradient": GradientMStep}
+M_STEPS: dict[str, type[MStep]] = {
+    "recurrent": RecurrentMStep, "gradient": GradientMStep, "relational": RelationalMStep
+}  # fmt: skip

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from neural_em.errors import check_number, unknown
-
-
-@dataclass(frozen=True)
-class NoiseConfig:
-    """Noise on the input of the network, never on the target.
-
-    Attributes:
-        kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``: a name in `NOISES`.
-        probability: share of the pixels that are hit.
-    """
-
-    kind: str = "none"
-    probability: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuses what makes no sense."""
-        if not isinstance(self.kind, str) or self.kind not in NOISES:
-            unknown("noise.kind", self.kind, NOISES)
-        share = check_number("noise.probability", self.probability, "a number between 0 and 1", 0, 1)
-        object.__setattr__(self, "probability", share)  # Python's own number, so that equal configs are written equally
+from neural_em.fields import Check, Checked, choice, number
 
 
 def bit_flips(x: Tensor, u: Tensor, probability: float) -> Tensor:
@@ -52,3 +33,21 @@ NOISES: dict[str, tuple[Callable[[Tensor, Tensor, float], Tensor], int]] = {
     "bit-flips": (bit_flips, 1),
     "masked-uniform": (masked_uniform, 2),
 }
+
+
+@dataclass(frozen=True)
+class NoiseConfig(Checked):
+    """Noise on the input of the network, never on the target.
+
+    Attributes:
+        kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``: a name in `NOISES`.
+        probability: share of the pixels that are hit.
+    """
+
+    kind: str = "none"
+    probability: float = 0.0
+
+    GROUP: ClassVar[str] = "noise."
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "kind": choice(NOISES), "probability": number("a number between 0 and 1", 0, 1)
+    }  # fmt: skip

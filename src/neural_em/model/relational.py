@@ -6,18 +6,24 @@ a_kj are functions of the pair (k, j). The state is updated from its encoding, f
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.config import ModelConfig
 from neural_em.model.networks import Activation, Decoder, Dense, Encoder
+
+if TYPE_CHECKING:
+    from neural_em.model.config import ModelConfig
 
 ATTENTION_UNITS = 100
 
 
 class RelationalMStep(nn.Module):
     """Encoder, interaction of all pairs, recurrent layer, decoder; all components share the weights."""
+
+    differentiated_twice: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -53,10 +59,10 @@ class Interaction(nn.Module):
     def __init__(self, size: int, layer_norm: bool, attention: bool) -> None:
         super().__init__()
         self.encode = nn.Sequential(Dense(size, size), Activation(size, "relu", layer_norm))
-        self.pair = Dense(2 * size, size)
+        self.pair = Pairs(size)
         self.core = Activation(size, "relu", layer_norm)
         self.effect = nn.Sequential(Dense(size, size), Activation(size, "relu", layer_norm))
-        self.attend = nn.Sequential()
+        self.attend: nn.Sequential | None = None
         if attention:
             hidden = Dense(size, ATTENTION_UNITS), Activation(ATTENTION_UNITS, "tanh", layer_norm)
             self.attend = nn.Sequential(*hidden, Dense(ATTENTION_UNITS, 1))
@@ -67,19 +73,29 @@ class Interaction(nn.Module):
         encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
         if K == 1:
             return encoded, torch.zeros_like(encoded), theta.new_zeros(B, 1, 0)
-        # W [h_k; h_j] = W_1 h_k + W_2 h_j: every component is multiplied once, and no pair is written out twice as wide
-        own, other = (F.linear(encoded, weight) for weight in self.pair.weight.chunk(2, dim=1))
-        assert self.pair.bias is not None
-        pairs = (own + self.pair.bias).unsqueeze(2) + others(other)  # (B,K,K-1,M)
-        core = self.core(pairs.flatten(0, 2))
+        core = self.core(self.pair(encoded).flatten(0, 2))  # (B*K*(K-1), M)
         effect = self.effect(core).view(B, K, K - 1, M)
-        attention = torch.sigmoid(self.attend(core)).view(B, K, K - 1) if self.attend else theta.new_ones(B, K, K - 1)
+        if self.attend is None:
+            return encoded, effect.sum(dim=2), theta.new_ones(B, K, K - 1)
+        attention = torch.sigmoid(self.attend(core)).view(B, K, K - 1)
         return encoded, (attention.unsqueeze(-1) * effect).sum(dim=2), attention
 
 
-def others(x: Tensor) -> Tensor:
-    """What every component k sees of x (B,K,M): the rows j != k in their order, (B,K,K-1,M)."""
-    K = x.shape[1]
-    grid = torch.arange(K, device=x.device).expand(K, K)
-    index = grid[:, : K - 1] + (grid[:, : K - 1] >= grid.T[:, : K - 1])
-    return x[:, index]
+class Pairs(nn.Module):
+    """Fully connected from each component and each other one, W [h_k; h_j] + b: (B,K,M) to (B,K,K-1,M).
+
+    W [h_k; h_j] = W_1 h_k + W_2 h_j: every component is multiplied once, and no pair is written out twice as wide.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, 2 * size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of all components but k itself, in their order."""
+        K = x.shape[1]
+        own, other = self.weight.chunk(2, dim=1)
+        grid = torch.arange(K, device=x.device).expand(K, K)
+        others = grid[:, : K - 1] + (grid[:, : K - 1] >= grid.T[:, : K - 1])  # (K,K-1): all j != k
+        return F.linear(x, own, self.bias).unsqueeze(2) + F.linear(x, other)[:, others]

@@ -13,7 +13,8 @@ from neural_em.model.fast.gathering import Rows, Share, Tape, both_ways
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
 Ready = tuple[tuple[Tensor, ...], Tape | None, tuple[Rows, Rows]]
-IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_}  # their gradients need the result only
+# their gradients need the result only
+IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
 
 class FastActivation(nn.Module):

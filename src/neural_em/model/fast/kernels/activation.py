@@ -15,7 +15,8 @@ from neural_em.model.networks import EPSILON
 LARGEST = 16384  # numbers of one sample that one program can hold
 _EPSILON = tl.constexpr(EPSILON)
 ELU, RELU, SIGMOID = (tl.constexpr(i) for i in range(3))
-KINDS = {"elu": 0, "relu": 1, "sigmoid": 2, "identity": 3}
+TANH = tl.constexpr(4)
+KINDS = {"elu": 0, "relu": 1, "sigmoid": 2, "identity": 3, "tanh": 4}
 
 
 def row_fits(x: Tensor, phases: bool) -> bool:
@@ -62,6 +63,8 @@ def _activation_forward(
         z = tl.where(z > 0, z, 0.0)
     elif KIND == SIGMOID:
         z = 1.0 / (1.0 + tl.exp(-z))
+    elif KIND == TANH:
+        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
     tl.store(y + n * P * C + target, z, mask=inside)
     tl.store(mean + n, m)
     tl.store(deviation + n, r)
@@ -92,6 +95,9 @@ def _activation_backward(
     elif KIND == SIGMOID:
         z = 1.0 / (1.0 + tl.exp(-z))
         g = g * z * (1.0 - z)
+    elif KIND == TANH:
+        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
+        g = g * (1.0 - z * z)
     channel = tl.arange(0, CB)
     if AFFINE:  # this sample's part of the gradients of scale and offset
         tl.store(parts + n * R * C + channel, tl.sum(g * h, axis=0), mask=channel < C)
