@@ -57,7 +57,8 @@ def test_every_preset_and_its_numbers() -> None:
         shown = {row: cells[name] for row, cells in table.items()}
         convolutions = ", ".join(map(str, network.convolutions)) or "none"
         kind = network.noise.kind.replace("-", " ")
-        steps = "every step" if network.loss_steps == "every" else f"last of {network.steps} steps"
+        names = {"every": "every step", "mean": "mean of all steps", "last": f"last of {network.steps} steps"}
+        steps = names[network.loss_steps]
         training = PRESETS[name].training
         assert shown == {
             "M-step": network.m_step,

@@ -11,6 +11,7 @@ from typing import Any
 
 from neural_em import config as configs
 from neural_em.data import DataConfig
+from neural_em.data.balls import CURTAIN
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute
 from neural_em.model import ModelConfig
@@ -132,6 +133,11 @@ _STAGES = (
     ("data.digits=null", "training.learning_rate=0.0005"),
 )
 
+_BALLS = Experiment(
+    "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
+)
+_WITHOUT_RELATIONS = replace(_BALLS.model, m_step="recurrent")
+
 PRESETS: dict[str, Experiment] = {
     "static-shapes": Experiment(
         "static-shapes", network("static-shapes"), DataConfig("static-shapes"), TrainingConfig(components=4)
@@ -159,6 +165,12 @@ PRESETS: dict[str, Experiment] = {
             (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
         ),
     ),
+    "bouncing-balls": _BALLS,
+    "bouncing-balls-rnn-em": replace(_BALLS, name="bouncing-balls-rnn-em", model=_WITHOUT_RELATIONS),
+    "bouncing-balls-rnn": replace(
+        _BALLS, name="bouncing-balls-rnn", model=_WITHOUT_RELATIONS, training=replace(_BALLS.training, components=1)
+    ),
+    "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
@@ -170,6 +182,10 @@ ABOUT: dict[str, str] = {
     "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step and more; 100 epochs",
     "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 40 epochs",
     "flying-mnist-plus": "not the paper's: flying-mnist-staged with a fourth stage, whose learning rate falls to zero",
+    "bouncing-balls": "R-NEM, its authors' next paper: components that see each other, on four bouncing balls",
+    "bouncing-balls-rnn-em": "the same without seeing each other: RNN-EM",
+    "bouncing-balls-rnn": "the same with a single component: a recurrent network",
+    "curtain": "R-NEM on three balls that pass behind a curtain",
 }
 
 

@@ -10,7 +10,6 @@ import typer
 from neural_em.errors import refuse, unknown
 
 _PREVIEWED = 4  # sequences
-_CURTAIN = {"objects": 3, "radii": (7.68,), "masses": (1.0,), "speed": 3.2, "curtain": 28}
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +81,7 @@ def data(
     """
     from neural_em import config as configs
     from neural_em.data import KINDS, DataConfig
+    from neural_em.data.balls import CURTAIN
     from neural_em.files import writable
 
     generated = [name for name in KINDS if name != "file"]
@@ -94,7 +94,7 @@ def data(
         "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
         "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": None if mnist is None else str(mnist),
     }  # fmt: skip
-    given |= _CURTAIN if curtain else {}
+    given |= CURTAIN if curtain else {}
     config = DataConfig(
         kind, **{name: value for name, value in given.items() if value is not None},
         train_size=train_size, validation_size=validation_size, test_size=test_size,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from neural_em.data.generated import Painted, SceneConfig, SceneReader, make
 from neural_em.errors import refuse, unknown
 from neural_em.fields import TINY, Check, integer, number, optional, several
 
+# three equal balls, some of them hidden
+CURTAIN: Mapping[str, Any] = {"objects": 3, "radii": (7.68,), "masses": (1.0,), "speed": 3.2, "curtain": 28}
 SUBSTEPS = 16  # of a frame: balls sink into each other by less than a fifth of a pixel before they turn round
 _CANDIDATES = 64  # places tried for a ball at a time
 _ATTEMPTS = 100  # at whole scenes, before the frame is called too small
