@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import torch
 
 import neural_em
 from neural_em.errors import NeuralEMError
-from neural_em.model import NeuralEM
+from neural_em.model import MODELS, ModelConfig, NeuralEM, build
 from neural_em.storage.weights import read
 from neural_em.training import fit
 from neural_em.training.validation import Validation
@@ -65,6 +66,33 @@ def test_the_run_folder_holds_everything(tiny: Any, tmp_path: Path) -> None:
     assert "epoch 3/3" in (tmp_path / "log.txt").read_text()
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     assert outcome.path == tmp_path
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherConfig(ModelConfig):
+    """Of a model with one more setting."""
+
+    strength: float = 0.5
+
+
+class Other(NeuralEM):
+    """Sees its errors weaker."""
+
+    def difference(self, x: torch.Tensor, psi: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+        return self.config.strength * super().difference(x, psi, gamma)
+
+
+def test_another_model_goes_on_where_it_stopped(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the fast engine, which does not know it; and not as a model with another config of its class."""
+    monkeypatch.setitem(MODELS, OtherConfig, Other)
+    config, training = OtherConfig(**vars(tiny.model)), tiny.with_(engine="fast", epochs=2)
+    whole = fit(build(config), tiny.training, training).model
+    fit(build(config), tiny.training, tiny.with_(engine="fast", epochs=1), run=tmp_path)
+    model = fit(build(config), tiny.training, training, run=tmp_path).model
+    assert _same(_weights(model), _weights(whole))
+    assert _same(_weights(neural_em.load(tmp_path / "best.safetensors")), _weights(model))
+    with pytest.raises(NeuralEMError, match=r"expected the config of this run \(model\.strength=0\.5\), got"):
+        fit(build(dataclasses.replace(config, strength=0.1)), tiny.training, training, run=tmp_path)
 
 
 def test_patience_ends_a_run(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError
 from neural_em.model import PRESETS, NoiseConfig
 from neural_em.model.fast import accelerate
+from neural_em.model.m_step import M_STEPS, RecurrentMStep
 from neural_em.storage.export import OUTPUTS, STEP_INPUTS, export
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -142,6 +143,24 @@ def test_torch_programs(tmp_path: Path, name: str) -> None:
         assert_equal([part.numpy() for part in unroll(x, x_noisy, gamma)], wanted)
         state = model.start(x[0], components, gamma)
         assert_equal([part.numpy() for part in step(*state, x_noisy[0], x[1])], [part[0] for part in wanted])
+
+
+class Climbing(RecurrentMStep):
+    """Takes a gradient through its decoder besides, of which the class that it is made from says nothing."""
+
+    def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        theta, eta = super().forward(theta, delta)
+        _, pullback = torch.func.vjp(self.decoder, theta.flatten(0, 1))
+        return theta + 0.1 * pullback(delta.flatten(0, 1))[0].view_as(theta), eta
+
+
+@pytest.mark.slow
+def test_another_m_step_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(M_STEPS, "climbing", Climbing)
+    model = NeuralEM(replace(CONFIGS["gradient"], m_step="climbing"), seed=4)
+    unroll = torch.export.load(str(export(model, tmp_path / "out", "torch", steps=STEPS)["unroll"])).module()
+    inputs = unroll_inputs(model, 2, 3, STEPS)
+    assert_equal([part.numpy() for part in unroll(*inputs)], expected(model, *inputs))
 
 
 @pytest.mark.slow
