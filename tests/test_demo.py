@@ -21,12 +21,11 @@ DATA = {"kind": "flying-shapes", "objects": 2, "frames": 4, "height": 8, "width"
 
 @pytest.fixture
 def empty_shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that ships nothing, as far as the demo knows, few sequences to group, and time enough for training."""
+    """A package that ships nothing, as far as the demo knows, and few sequences to group."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     monkeypatch.setattr(pretrained, "FOLDER", shelf)
     monkeypatch.setattr(module, "SEQUENCES", 12)
-    monkeypatch.setattr(module, "MOST_MINUTES", 1e6)
     return shelf
 
 
