@@ -222,7 +222,7 @@ def build(
             refuse("data", "a preset without stages, which are about the preset's own data", name)
         experiment = replace(experiment, data=DataConfig("file", **own, **sizes))
     elif masks is not None:
-        refuse("masks", "the data they belong to as well (--data)", "masks alone")
+        raise NeuralEMError("--masks needs --data, the frames that they belong to")
     overrides = list(overrides)
     changed = {configs.field_of(assignment) for assignment in overrides}
     if data is not None and "data.objects" in changed:

@@ -7,10 +7,10 @@ for each frame that follows. An image is a clip of one frame.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from neural_em import randomness
 from neural_em.data.fitting import Fit, Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
-from neural_em.errors import check_integer, check_number, refuse, unknown
+from neural_em.errors import refuse
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
+from neural_em.fields import Check, Checked, choice, integer, number, optional
 from neural_em.files import existing
 from neural_em.model import Model, ModelConfig, State
 from neural_em.model.fast import accelerate
@@ -37,7 +38,7 @@ SCORES = ("ami_max", "ami_arithmetic", "ari", "iou")
 
 
 @dataclass(frozen=True)
-class SegmentConfig:
+class SegmentConfig(Checked):
     """How to segment.
 
     Attributes:
@@ -63,20 +64,14 @@ class SegmentConfig:
     threshold: float = 0.5
     invert: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuses numbers that cannot be."""
-        numbers: dict[str, float] = {
-            "components": check_integer("components", self.components, 1, MAX_COMPONENTS),
-            "starts": check_integer("starts", self.starts, 1, 1000),
-            "threshold": check_number("threshold", self.threshold, "a number from 0 to 1", 0, 1),
-        }
-        if self.steps is not None:
-            numbers["steps"] = check_integer("steps", self.steps, 1)
-        for name, number in numbers.items():  # Python's own, which can be written
-            object.__setattr__(self, name, number)
-        for name, choices in (("fit", get_args(Fit)), ("channels", (*get_args(Channels), None))):
-            if getattr(self, name) not in choices:
-                unknown(name, getattr(self, name), [choice for choice in choices if choice])
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "components": integer(1, MAX_COMPONENTS),
+        "starts": integer(1, 1000),
+        "steps": optional(integer(1)),
+        "threshold": number("a number from 0 to 1", 0, 1),
+        "fit": choice(get_args(Fit)),
+        "channels": optional(choice(get_args(Channels))),
+    }
 
     def fitting(self, model: ModelConfig) -> Fitting:
         """What the user's frames have to become for the model."""
@@ -144,18 +139,18 @@ def _segmented(
     clip: Source, model: Model, config: SegmentConfig, fitting: Fitting, truth: Masks | None
 ) -> Iterator[Segmented]:
     stream, stems = Stream(model, config), clip.stems()
-    for number, frame in enumerate(clip):
-        x = fitting.unit_frame(frame, clip.frame_name(number))
+    for position, frame in enumerate(clip):
+        x = fitting.unit_frame(frame, clip.frame_name(position))
         x = 1 - x if config.invert else x
         step = stream.look(x)
         size = (frame.shape[0], frame.shape[1])
         assignment = step.gamma.argmax(dim=0) + 1
         visible = ~_background(model, torch.from_numpy(x).to(step.psi), step.psi)
-        found = None if truth is None else truth.labels(0, number)
+        found = None if truth is None else truth.labels(0, position)
         if found is not None and found[0].shape != size:
             refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
         scores = None if found is None else _scores(found[0], _restored(fitting, assignment, size))
-        name = stems[number] if stems else f"frame-{number:05d}"
+        name = stems[position] if stems else f"frame-{position:05d}"
         yield Segmented(name, frame, x, _restored(fitting, assignment * visible, size), step, scores)
 
 

@@ -101,7 +101,9 @@ def test_a_rollout_is_written_and_shown_step_by_step(run_nem: Run, trained: Path
     assert (result["settings"]["rollout"], result["settings"]["data"]["frames"]) == (3, 8)
     assert (result["curves"], result["per_sequence"]) == (usual["curves"], usual["per_sequence"])
     model = accelerate(neural_em.load(trained / "seed-0" / "best.safetensors"))
-    frames, _ = load_split(DataConfig("flying-shapes", objects=2, frames=8, height=14, width=16), "test", 0, size=12).batch(torch.arange(12))
+    frames, _ = load_split(
+        DataConfig("flying-shapes", objects=2, frames=8, height=14, width=16), "test", 0, size=12
+    ).batch(torch.arange(12))
     x_noisy, gamma = model.draw(frames, 2, keys := start_keys(0, 0, torch.arange(12)), steps=4)
     with torch.no_grad():
         out = model.unroll(frames, 2, steps=4, x_noisy=x_noisy, gamma=gamma)

@@ -114,14 +114,14 @@ def test_a_config_of_another_version(run_nem: Run, refused: Run, trained: Path) 
         (["--size", "many"], "invalid value for '--size'"),
         (["--sise", "3"], "no such option: --sise"),
         (["--weights", "worst"], "weights: expected one of best, last"),
-        (["--masks", "masks.npy"], "masks: expected the data they belong to"),
+        (["--masks", "masks.npy"], "--masks needs --data"),
         (["--data", "nothing.h5"], "nothing.h5"),
         (["--device", "abacus"], "device: expected auto, cpu, cuda or cuda:N, got 'abacus'"),
-        (["--set", "training.epochs=3"], "set: expected fields of data that are generated, data.NAME=VALUE"),
-        (["--set", "data.kind=file"], "set: expected fields of data that are generated, data.NAME=VALUE"),
-        (["--set", "data.objects=3"], "set: expected --objects instead, got 'data.objects=3'"),
-        (["--set", "data.threshold=0.4", "--data", "x.h5"], "set: expected fields of data that are generated"),
-        (["--set", "data.gravity=3"], "data: unknown field: expected one of kind, objects"),
+        (["--set", "training.epochs=3"], "set: expected a field of the data, data.NAME=VALUE"),
+        (["--set", "data.kind=file"], "set: expected a field of the data, data.NAME=VALUE"),
+        (["--set", "data.objects=3"], "--set data.objects=3: use --objects instead"),
+        (["--set", "data.threshold=0.4", "--data", "x.h5"], "--set is for generated data; leave it out with --data"),
+        (["--set", "data.gravity=3"], "data: unknown field: expected one of kind, frames"),
         (["--set", "data.height=20"], "data: expected frames of (C,H,W) (1, 14, 16)"),
         (["--preset", "flying-shape"], "did you mean 'flying-shapes'?"),
     ],
@@ -137,7 +137,7 @@ def test_what_is_no_run_is_refused(refused: Run, hand_made: Run, tmp_path: Path)
     assert "config.yaml" in refused("evaluate", "empty")
     assert "text.txt" in refused("evaluate", "text.txt")
     assert "'nothing'" in refused("evaluate", "nothing")
-    assert "objects: expected data that are generated" in refused("evaluate", hand_made().folder, "--objects", 2)
+    assert "--objects is for generated data" in refused("evaluate", hand_made().folder, "--objects", 2)
 
 
 def test_a_broken_weight_file_is_one_line(refused: Run, trained: Path) -> None:

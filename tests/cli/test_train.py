@@ -236,7 +236,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--max-minutes", "0"], "max-minutes: expected a number above 0, got 0"),
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),
         (["flying-shapes", "--data", "/no/such/file", "--objects", "3"], "objects: expected none"),
-        (["flying-shapes", "--masks", "/no/such/file"], "masks: expected the data they belong to"),
+        (["flying-shapes", "--masks", "/no/such/file"], "--masks needs --data"),
         (["flying-shapes", "--resume"], "expected a run folder to go on with, got nothing there"),
         (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to go on with"),
         (["--run", "somewhere"], "nem train: expected a preset"),

@@ -205,7 +205,7 @@ def test_missing_data_are_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(NeuralEMError, match="nowhere"):
         train(build("flying-mnist", data=tmp_path / "nowhere"), tmp_path / "run", device="cpu", quiet=True)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(NeuralEMError, match="masks: expected the data they belong to"):
+    with pytest.raises(NeuralEMError, match="--masks needs --data"):
         build("flying-mnist", masks=tmp_path)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.dataset import Batch, Dataset
-from neural_em.errors import check_integer, refuse
+from neural_em.errors import refuse
 from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
+from neural_em.fields import Check, Checked, integer, optional
 from neural_em.model import Model
 from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
 from neural_em.model.mixture import upper_bound
@@ -30,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Checked):
     """How to evaluate.
 
     Attributes:
@@ -56,15 +58,12 @@ class EvaluationConfig:
     baselines: bool = True
     rollout: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuses numbers that cannot be."""
-        for name, most in LIMITS.items():
-            if getattr(self, name) is not None or name not in ("steps", "limit"):
-                # Python's own integer, whatever came
-                object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
-        object.__setattr__(self, "rollout", check_integer("rollout", self.rollout, 0, LIMITS["steps"]))
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            refuse("seed", "an integer", repr(self.seed))
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        **{name: integer(1, LIMITS[name]) for name in ("components", "starts", "batch_size")},
+        **{name: optional(integer(1, LIMITS[name])) for name in ("steps", "limit")},
+        "rollout": integer(0, LIMITS["steps"]),
+        "seed": integer(-(2**63), 2**63),
+    }
 
 
 def evaluate(

@@ -7,18 +7,19 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, FileConfig, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
-from neural_em.errors import check_integer, refuse, unknown
+from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
+from neural_em.fields import Check, Checked, integer, optional
 from neural_em.files import absolute
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
@@ -33,7 +34,7 @@ _NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Checked):
     """What to evaluate a run on; ``None`` is as it was trained.
 
     Attributes:
@@ -68,26 +69,33 @@ class Evaluation:
     changes: tuple[str, ...] = ()
     rollout: int = 0
 
-    def __post_init__(self) -> None:
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        **{name: optional(integer(1, LIMITS[name])) for name in ("components", "steps")},
+        **{name: integer(1, LIMITS[name]) for name in ("starts", "batch_size")},
+        "objects": optional(integer(1, MAX_OBJECTS)),
+        "size": optional(integer(1, LIMITS["limit"])),
+        "rollout": integer(0, LIMITS["steps"]),
+    }
+
+    def check_together(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
         if self.split is None:
             object.__setattr__(self, "split", usual_part(self.data))
         parts = SPLITS if self.data is None else (*SPLITS, "all")
         if self.split not in parts:
             unknown("split", self.split, parts)
-        for name, most in {**LIMITS, "objects": MAX_OBJECTS, "size": LIMITS["limit"]}.items():
-            if getattr(self, name, None) is not None:
-                object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, most))
-        object.__setattr__(self, "rollout", check_integer("rollout", self.rollout, 0, LIMITS["steps"]))
         if self.masks is not None and self.data is None:
-            refuse("masks", "the data they belong to as well (--data)", "masks alone")
+            raise NeuralEMError("--masks needs --data, the frames that they belong to")
+        if self.data is not None and (self.objects or self.changes):
+            name = "objects" if self.objects else "set"
+            raise NeuralEMError(f"--{name} is for generated data; leave it out with --data")
         for change in self.changes:
             field = change.partition("=")[0].strip()
-            if not field.startswith("data.") or field == "data.kind" or self.data is not None:
-                refuse("set", "fields of data that are generated, data.NAME=VALUE", repr(change))
+            if not field.startswith("data.") or field == "data.kind":
+                refuse("set", "a field of the data, data.NAME=VALUE", repr(change))
             option = {"data.objects": "objects", "data.frames": "steps"}.get(field)
             if option is not None:
-                refuse("set", f"--{option} instead", repr(change))
+                raise NeuralEMError(f"--set {change}: use --{option} instead")
 
     def data_config(self, run: TrainedRun) -> DataConfig:
         """The data to evaluate the run on."""
@@ -98,9 +106,9 @@ class Evaluation:
             where = run.folder or run.weights or run.name
             refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
         if isinstance(data, FileConfig):
-            for name, given in (("objects", self.objects), ("set", self.changes)):
-                if given:
-                    refuse(name, "data that are generated", repr(data.path))
+            if self.objects or self.changes:
+                name = "objects" if self.objects else "set"
+                raise NeuralEMError(f"--{name} is for generated data; this run has its own, {data.path}")
             return data
         data = configs.override(replace(run.experiment, data=data), self.changes).data
         changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}

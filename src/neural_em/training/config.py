@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from neural_em import fields
-from neural_em.errors import check_integer, refuse, show
+from neural_em.errors import NeuralEMError, check_integer, refuse, show
 
 MAX_SEED = 2**63 - 1  # PyTorch's generators take no more
 # what may differ between two starts of one run: it decides how long and how, never what is computed
@@ -98,9 +98,9 @@ class TrainingConfig(fields.Checked):
     def check_together(self) -> None:
         """Refuses what makes no sense."""
         if self.truncate and self.segment is None:
-            refuse("training.truncate", "training.segment too, the steps of a segment", "none")
+            raise NeuralEMError("training.truncate=true needs training.segment, the steps of a segment")
         if self.precision == "bf16" and self.engine != "fast":
-            refuse("training.precision", "another one with training.engine=plain, the reference", self.precision)
+            raise NeuralEMError("training.precision=bf16 needs training.engine=fast")
 
     @property
     def changeable(self) -> frozenset[str]:
