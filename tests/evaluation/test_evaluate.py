@@ -13,9 +13,11 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from torch import Tensor
 
 from neural_em import randomness
+from neural_em.data import DataConfig, load_split
 from neural_em.data.dataset import MemoryDataset
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
+from neural_em.evaluation.evaluate import start_keys
 from neural_em.evaluation.results import read_json, write_json
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.em import Info, State
@@ -364,3 +366,23 @@ def test_a_gpu_gives_the_same_result() -> None:
     assert on_gpu.baselines == on_cpu.baselines
     perfect = evaluate(Perfect().cuda(), data, EvaluationConfig(components=3))
     assert perfect.whole_sequence["ami_max"].mean == 1.0
+
+
+def test_the_error_where_balls_meet_is_counted_apart() -> None:
+    """By hand: binary cross entropy of the largest prediction, summed over the pixels of balls that have just met."""
+    data = load_split(DataConfig("bouncing-balls", frames=6, height=32, width=32, radii=(3, 4), speed=8), "test", 1, size=12)
+    model = NeuralEM(ModelConfig(height=32, width=32, theta_size=4, convolutions=(2,), hidden=4), seed=2)
+    result = evaluate(model, data, EvaluationConfig(3, batch_size=5))
+    rows = torch.arange(12)
+    x, met = data.batch(rows).frames, data.collisions(rows)
+    with torch.no_grad():
+        x_noisy, gamma = model.draw(x, 3, start_keys(0, 0, rows))
+        psi = model.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).psi.amax(dim=2).double()
+    for t in range(5):
+        on = x[t + 1].double()
+        error = -(on * psi[t].clamp(min=1e-6).log() + (1 - on) * (1 - psi[t]).clamp(min=1e-6).log())[:, 0]
+        errors = [float((error[n] * met[t + 1, n]).sum()) for n in range(12) if met[t + 1, n].any()]
+        assert result.curves["relational"].count[t] == len(errors)
+        if errors:
+            assert result.curves["relational"].mean[t] == pytest.approx(np.mean(errors), rel=1e-4)
+    assert sum(result.curves["relational"].count) > 5

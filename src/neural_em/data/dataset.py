@@ -46,6 +46,10 @@ class Dataset(ABC):
     def batch(self, indices: Tensor) -> Batch:
         """The sequences at the given indices (B,) int64, on the CPU or on the data's device."""
 
+    def collisions(self, indices: Tensor) -> Tensor | None:
+        """Where (T,B,H,W) the frames of these sequences show objects that have just met; None where nobody knows."""
+        return None
+
 
 class MemoryDataset(Dataset):
     """Holds all sequences on the device, as the integers they are multiples of where there are such integers."""

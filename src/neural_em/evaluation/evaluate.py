@@ -87,7 +87,8 @@ def evaluate(
     with _evaluating(model):
         for first in range(0, size, batch_size):
             indices = torch.arange(first, min(first + batch_size, size))
-            parts.append(_evaluate_batch(model, dataset.batch(indices), indices, config, steps))
+            met = dataset.collisions(indices)
+            parts.append(_evaluate_batch(model, dataset.batch(indices), met, indices, config, steps))
             if progress is not None:
                 progress(first + len(indices), size)
     # the sequences are the last axis of every array
@@ -135,7 +136,9 @@ def _evaluating(model: Model) -> Iterator[None]:
         model.train(training)
 
 
-def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: EvaluationConfig, steps: int) -> Arrays:
+def _evaluate_batch(
+    model: Model, batch: Batch, met: Tensor | None, indices: Tensor, config: EvaluationConfig, steps: int
+) -> Arrays:
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
@@ -143,11 +146,13 @@ def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: Evaluat
     frames, groups = batch.frames[seen].to(weight), None
     if batch.groups is not None:
         groups = next_groups(batch.groups[seen].to(device), steps + config.rollout)
+    if met is not None:
+        met = next_groups(met[seen].to(weight), steps + config.rollout)
     starts = []
     for start in range(config.starts):
         keys = start_keys(config.seed, start, indices, device)
         found = infer(model, frames, config.components, keys, steps, config.rollout, check=start == 0)
-        starts.append(_evaluate_start(model, found, groups, steps))
+        starts.append(_evaluate_start(model, found, groups, met, steps))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
         arrays["scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
@@ -157,20 +162,30 @@ def _evaluate_batch(model: Model, batch: Batch, indices: Tensor, config: Evaluat
     return arrays
 
 
-def _evaluate_start(model: Model, found: Iterable[Step], groups: Tensor | None, steps: int) -> Arrays:
-    """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame."""
-    infos, certain, assignment, repeated = [], [], [], []
+def _evaluate_start(
+    model: Model, found: Iterable[Step], groups: Tensor | None, met: Tensor | None, steps: int
+) -> Arrays:
+    """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame.
+
+    Where objects met (T,B,H,W) in these frames, the error of the prediction is also given for them alone.
+    """
+    infos, certain, assignment, repeated, relational = [], [], [], [], []
     last = None
     for t, step in enumerate(found):
         gamma = step.state.gamma
         infos.append(step.info)
         certain.append(confidence(gamma, None if groups is None else groups[t]))
         assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
+        if met is not None and step.x_next is not None:
+            error = upper_bound(model.distribution, step.x_next, step.state.psi, met[t].unsqueeze(1))
+            relational.append(error.where(met[t].flatten(1).any(dim=1), torch.nan))  # frames without a collision: none
         if not step.rollout:
             last = step.x_next
         elif last is not None and step.x_next is not None:
             repeated.append(upper_bound(model.distribution, step.x_next, last.unsqueeze(1)))
     scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
+    if relational:
+        scores["relational"] = torch.stack(relational)
     if groups is not None:
         scores |= _grouping(groups, torch.stack(assignment), steps)
     arrays = {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}

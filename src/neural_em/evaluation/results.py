@@ -150,7 +150,7 @@ class Result:
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
             refuse(score, "at least one sequence with a value", "none")
-        if score in LOSSES:
+        if score in (*LOSSES, "relational"):
             values = -values
         typical = np.nanargmin(np.abs(values - np.nanmedian(values)))
         return {"best": int(np.nanargmax(values)), "typical": int(typical), "worst": int(np.nanargmin(values))}

@@ -16,6 +16,7 @@ TITLES = {
     "iou": "matched IoU",
     "confidence": "confidence",
     "upper_bound": "next-step error",
+    "relational": "  at collisions",
     "total": "loss",
     "intra": "  intra-cluster",
     "inter": "  inter-cluster",

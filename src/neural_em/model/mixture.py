@@ -38,6 +38,7 @@ def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> T
     return ((1 - gamma) * distribution.kl_from_prior(psi)).sum(dim=(1, 2, 3, 4))
 
 
-def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor) -> Tensor:
-    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched."""
-    return -distribution.log_probability(x, psi.amax(dim=1)).sum(dim=(1, 2, 3))
+def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor, where: Tensor | None = None) -> Tensor:
+    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched; of some pixels (B,1,H,W)."""
+    error = -distribution.log_probability(x, psi.amax(dim=1))
+    return (error if where is None else error * where).sum(dim=(1, 2, 3))
