@@ -132,7 +132,9 @@ def test_a_rollout_of_ones_own_data_needs_its_frames(run_nem: Run, hand_made: Ru
     result = read(run.folder / "evaluations" / "test-rollout2.json")
     assert (result["steps"], len(result["rollout"]["ami_max"]["mean"])) == (1, 2)
     assert result["rollout"]["ami_max"]["mean"] == pytest.approx([1, 1], abs=1e-9)
-    assert "expected at least 5 frames, got 4" in refused("evaluate", run.folder, "--rollout", 2, "--steps", 2, "--device", "cpu")
+    assert "expected at least 5 frames, got 4" in refused(
+        "evaluate", run.folder, "--rollout", 2, "--steps", 2, "--device", "cpu"
+    )
     assert "rollout: expected" in refused("evaluate", run.folder, "--rollout", 3, "--device", "cpu")
     assert "rollout: expected an integer from 0" in refused("evaluate", run.folder, "--rollout", -1)
 

@@ -139,7 +139,8 @@ class Result:
     @property
     def rollout_steps(self) -> int:
         """Steps without input; none where the settings are older than rollouts."""
-        return int(self.settings.get("rollout", 0))
+        steps: int = self.settings.get("rollout", 0)
+        return steps
 
     def examples(self, score: str | None = None) -> dict[str, int]:
         """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
@@ -266,6 +267,8 @@ def _check(result: Result) -> None:
         refuse("note and has_groups", "a text, and true or false", "something else")
     if not isinstance(result.settings, Mapping) or not isinstance(result.settings.get("made", {}), Mapping):
         refuse("settings", "a mapping", show(result.settings))
+    if type(result.rollout_steps) is not int:
+        refuse("settings.rollout", "a number of steps", show(result.rollout_steps))
     lengths = {"curves": result.steps, "rollout": result.rollout_steps}
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
