@@ -370,7 +370,8 @@ def test_a_gpu_gives_the_same_result() -> None:
 
 def test_the_error_where_balls_meet_is_counted_apart() -> None:
     """By hand: binary cross entropy of the largest prediction, summed over the pixels of balls that have just met."""
-    data = load_split(DataConfig("bouncing-balls", frames=6, height=32, width=32, radii=(3, 4), speed=8), "test", 1, size=12)
+    config = DataConfig("bouncing-balls", frames=6, height=32, width=32, radii=(3, 4), speed=8)
+    data = load_split(config, "test", 1, size=12)
     model = NeuralEM(ModelConfig(height=32, width=32, theta_size=4, convolutions=(2,), hidden=4), seed=2)
     result = evaluate(model, data, EvaluationConfig(3, batch_size=5))
     rows = torch.arange(12)

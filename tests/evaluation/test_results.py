@@ -152,6 +152,11 @@ def test_a_result_from_before_there_were_rollouts_is_read(result: Result, tmp_pa
     path.write_text(json.dumps(values))
     with pytest.raises(NeuralEMError, match="rollout: expected all of total, intra"):
         read_json(path)
+    for wrong in ("many", [1], None, 1.5):
+        values["settings"]["rollout"] = wrong
+        path.write_text(json.dumps(values))
+        with pytest.raises(NeuralEMError, match=r"settings\.rollout: expected a number of steps"):
+            read_json(path)
 
 
 def test_files_that_are_not_there_or_cannot_be(result: Result, tmp_path: Path) -> None:

@@ -225,11 +225,8 @@ def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) ->
 def _loss_weights(model: Model, steps: int) -> np.ndarray:
     """How much each step's loss counts when starts are compared: as in training, or evenly where that does not fit."""
     chosen = model.config.loss_steps
-    if chosen == "last":
-        return np.eye(steps)[-1]
-    if not isinstance(chosen, str) and len(chosen) == steps:
-        return np.asarray(chosen, dtype=np.float64)
-    return np.ones(steps)
+    fits = isinstance(chosen, str) or len(chosen) == steps
+    return model.step_weights(steps, torch.zeros((), dtype=torch.float64)).numpy() if fits else np.ones(steps)
 
 
 def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note: str) -> Result:

@@ -136,7 +136,8 @@ class Result:
     @property
     def rollout_steps(self) -> int:
         """Steps without input; none where the settings are older than rollouts."""
-        return int(self.settings.get("rollout", 0))
+        steps: int = self.settings.get("rollout", 0)
+        return steps
 
     def examples(self, score: str | None = None) -> dict[str, int]:
         """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
@@ -219,6 +220,8 @@ def _check(result: Result) -> None:
     """Refuses a result whose parts do not fit together: whoever draws it need not look again."""
     if not isinstance(result.settings.get("made", {}), Mapping):
         refuse("settings.made", "a mapping", show(result.settings["made"]))
+    if type(result.rollout_steps) is not int:
+        refuse("settings.rollout", "a number of steps", show(result.rollout_steps))
     lengths = {"curves": result.steps, "rollout": result.rollout_steps}
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
