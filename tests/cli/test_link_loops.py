@@ -60,7 +60,7 @@ def test_a_loop_of_links_is_refused_in_one_line(
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert str(loop / below) in refused(*(loop / below if word == "LOOP" else word for word in CASES[case]))
+    assert str(loop) in refused(*(loop / below if word == "LOOP" else word for word in CASES[case]))
     assert os.readlink(loop) == str(loop)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
