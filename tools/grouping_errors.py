@@ -63,7 +63,7 @@ def _measured(
     """Of each sequence: pixels that several objects cover, AMI, and whether objects share a component or are torn."""
     evaluator = Evaluator(device)
     data, model, config = evaluator.dataset(run, evaluation), evaluator.model(run).eval(), evaluation.config(run)
-    threshold = evaluation.data_config(run).threshold
+    threshold = getattr(evaluation.data_config(run), "threshold", 0.5)
     parts = []
     for indices in torch.arange(len(data)).split(100):
         batch = data.batch(indices)
