@@ -189,3 +189,11 @@ def test_splits_and_seeds_differ() -> None:
 def test_what_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(NeuralEMError, match=message):
         DataConfig("bouncing-balls", **fields)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fields", [{}, {"objects": 6, "most_objects": 8}, {"objects": 3, "curtain": 28}], ids=str)
+def test_the_same_bits_on_a_gpu(fields: dict[str, object]) -> None:
+    here, there = (bouncing_balls(50, 2, "test", device, **fields) for device in ("cpu", "cuda"))
+    assert all(torch.equal(ours, theirs.cpu()) for ours, theirs in zip(here, there, strict=True))
