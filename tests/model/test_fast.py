@@ -159,7 +159,7 @@ def test_the_gpu_kernels_equal_the_authors_implementation(case, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [*PRESETS, "bouncing-balls"])
 @pytest.mark.parametrize("prior", [0.0, 0.1])
 def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
     config = dataclasses.replace(preset(name), prior=prior)
@@ -208,7 +208,7 @@ def test_the_kernel_draws_the_same_bits(stream, count):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [*PRESETS, "bouncing-balls"])
 def test_bfloat16_points_the_same_way(name):
     """Loss within 1 %, all gradients nearly parallel to those of float32; what users see stays float32."""
     config = preset(name)

@@ -94,8 +94,16 @@ class Pairs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of all components but k itself, in their order."""
-        K = x.shape[1]
-        own, other = self.weight.chunk(2, dim=1)
-        grid = torch.arange(K, device=x.device).expand(K, K)
-        others = grid[:, : K - 1] + (grid[:, : K - 1] >= grid.T[:, : K - 1])  # (K,K-1): all j != k
-        return F.linear(x, own, self.bias).unsqueeze(2) + F.linear(x, other)[:, others]
+        return of_pairs(x, self.weight, self.bias)
+
+
+def of_pairs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What `Pairs` computes."""
+    own, other = weight.chunk(2, dim=1)
+    return F.linear(x, own, bias).unsqueeze(2) + F.linear(x, other)[:, others(x.shape[1], x.device)]
+
+
+def others(K: int, device: torch.device) -> Tensor:
+    """For each component k all j != k, in their order: (K,K-1)."""
+    j = torch.arange(K - 1, device=device)
+    return j + (j >= torch.arange(K, device=device).unsqueeze(1))

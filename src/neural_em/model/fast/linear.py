@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.gathering import Share, Tape
+from neural_em.model.relational import of_pairs, others
 
 
 class Use(torch.autograd.Function):
@@ -40,6 +41,7 @@ class Linear(nn.Module):
     """
 
     layer: Any  # the plain one
+    more_axes = 0  # of the input than of the weight
     product: Callable[..., Tensor]  # of an input, a weight and a bias
     transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
     gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that, inputs and output gradients
@@ -75,7 +77,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer, on the tape if there is one; what else than vectors or images comes is left to the plain one."""
-        if x.dim() != self.layer.weight.dim():
+        if x.dim() != self.layer.weight.dim() + self.more_axes:
             return self.layer(x)
         parts, tape = self.held or self.made_ready()
         x = x.to(parts[0].dtype)
@@ -99,6 +101,32 @@ class FastDense(Linear):
         """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
         return (weight,) if len(parts) == 1 else (weight, gradient.sum(0))
+
+
+class FastPairs(Linear):
+    """Fully connected from each component and each other one: (B,K,M) to (B,K,K-1,M)."""
+
+    more_axes = 1
+    product = staticmethod(of_pairs)
+
+    @staticmethod
+    def of_components(gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients (B,K,M) of what a component gives as itself, and as another one."""
+        j = torch.arange(gradient.shape[1], device=gradient.device).unsqueeze(1)
+        seen_by = others(len(j), gradient.device)  # (K,K-1): all k that see j, each at its place for j
+        return gradient.sum(dim=2), gradient[:, seen_by, j - (j > seen_by).to(j.dtype)].sum(dim=2)
+
+    @classmethod
+    def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """Through both halves of the weight."""
+        (own, other), halves = cls.of_components(gradient), weight.chunk(2, dim=1)
+        return own @ halves[0] + other @ halves[1]
+
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """The sums over all components, of one step or of all."""
+        own, other = (part.flatten(0, 1) for part in self.of_components(gradient))
+        x = x.flatten(0, 1)
+        return torch.cat([long_product(own, x), long_product(other, x)], dim=1), own.sum(0)
 
 
 def constant(table: Any, like: Tensor) -> Tensor:

@@ -22,9 +22,10 @@ from neural_em.model.fast import closed_form
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import Rows, both_ways
-from neural_em.model.fast.linear import FastDense, Linear
+from neural_em.model.fast.linear import FastDense, FastPairs, Linear
 from neural_em.model.m_step import GradientMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution
+from neural_em.model.relational import Interaction, Pairs
 
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
@@ -131,7 +132,7 @@ def known(layer: object) -> bool:
     """Whether there is a fast twin of the layer."""
     if as_built(layer, Activation):
         return layer.kind in IN_PLACE  # type: ignore[attr-defined]
-    return as_built(layer, Dense, Convolution, UpConvolution)
+    return as_built(layer, Dense, Pairs, Convolution, UpConvolution)
 
 
 def fast_m_step(m_step: Any, kernels: Any, dtype: torch.dtype | None) -> nn.Module:
@@ -166,10 +167,10 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
 
 
 def replacement(module: Any, kernels: Any) -> Any:
-    """The fast twin of a layer, of a chain or of an encoder or decoder; of anything else, the module itself."""
+    """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself."""
     if as_built(module, nn.Sequential):
         return nn.Sequential(*replaced(list(module), kernels))
-    if as_built(module, Encoder, Decoder):
+    if as_built(module, Encoder, Decoder, Interaction):
         return with_fast_layers(module, kernels)
     return replaced([module], kernels)[0] if known(module) else module
 
@@ -185,8 +186,8 @@ def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     """The fast twin of a known layer, by what comes before and after it, as far as that is known."""
-    if type(layer) is Dense:
-        return FastDense(layer)
+    if type(layer) in (Dense, Pairs):
+        return (FastDense if type(layer) is Dense else FastPairs)(layer)
     if type(layer) is Activation:
         return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution
