@@ -5,6 +5,7 @@ Numbers come out as Python's own, whatever came in: they can be written, and equ
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -47,6 +48,11 @@ def flag(name: str, value: Any) -> bool:
     """True or False."""
     check_flag(name, value)
     return bool(value)
+
+
+def text(name: str, value: Any) -> str:
+    """Text, or the path of something."""
+    return os.fspath(value) if isinstance(value, str | os.PathLike) else refuse(name, "text", show(value))
 
 
 def choice(choices: Iterable[str]) -> Check:

@@ -89,6 +89,9 @@ class Experiment:
             shape: of the data.
             usual: the model before anybody changed it; a size that somebody chose, and that does not fit, is refused.
         """
+        frames, steps = shape[0], self.training.steps
+        if 1 < frames <= (steps or 0):
+            refuse("training.steps", f"from 1 to {frames - 1} for sequences of {frames} frames", steps)
         sizes = dict(zip(_SIZES, (int(size) for size in shape[1:]), strict=True))
         for name, size in sizes.items():
             chosen = getattr(self.model, name)
@@ -220,7 +223,8 @@ def build(
         own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
         if experiment.stages:
             refuse("data", "a preset without stages, which are about the preset's own data", name)
-        experiment = replace(experiment, data=DataConfig("file", **own, **sizes))
+        training = replace(experiment.training, steps=None)  # as many as the user's own frames allow
+        experiment = replace(experiment, data=DataConfig("file", **own, **sizes), training=training)
     elif masks is not None:
         raise NeuralEMError("--masks needs --data, the frames that they belong to")
     overrides = list(overrides)

@@ -123,6 +123,8 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "digits of shapes": (["data", "static-shapes", "--digits", "20", "--out", "a.h5"], ["digits", "flying-mnist"]),
     "velocity of what stands": (["data", "static-shapes", "--velocity", "1", "--out", "a.h5"], ["velocities", "moves"]),
     "threshold of shapes": (["data", "flying-shapes", "--threshold", "0.3", "--out", "a.h5"], ["threshold", "mnist"]),
+    "curtain of shapes": (["data", "flying-shapes", "--curtain", "--out", "a.h5"], ["--curtain", "bouncing-balls"]),
+    "another kind": (["data", "flying-shapes", "--set", "kind=file", "--out", "a.h5"], ["--set kind", "argument"]),
     "frames of static data": (["data", "static-shapes", "--frames", "2", "--out", "a.h5"], ["frames"]),
 }
 
@@ -155,3 +157,13 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert done.stderr.startswith("nem: a.h5: cannot be written: File too large")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_curtain_takes_other_numbers_of_balls(nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    options = ["--frames", "1", "--train-size", "2", "--validation-size", "1", "--test-size", "1"]
+    status, _, errors = nem("data", "bouncing-balls", "--curtain", "--objects", "2", *options, "--out", "balls.h5")
+    assert status == 0, errors
+    with h5py.File(tmp_path / "balls.h5") as file:
+        config = file.attrs["config"]
+    assert "objects: 2\n" in config
+    assert "curtain: 28\n" in config

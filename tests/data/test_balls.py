@@ -184,6 +184,10 @@ def test_splits_and_seeds_differ() -> None:
         ({"objects": 60}, "objects: expected at most 15"),
         ({"speed": -1}, "speed: expected a number from 0 to 100, got -1"),
         ({"curtain": 65}, "height and width: expected room"),
+        (
+            {"objects": 1, "radii": (30,), "masses": (1,), "speed": 70},
+            "speed: expected at most 64 in 64 pixels",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:

@@ -2,13 +2,14 @@
 
 import copy
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from neural_em import NeuralEMError, config
-from neural_em.data import DataConfig
+from neural_em.data import DataConfig, FileConfig
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,11 @@ def test_copies_are_of_the_same_kind() -> None:
 def test_an_unknown_split_is_refused() -> None:
     with pytest.raises(NeuralEMError, match="did you mean 'validation'"):
         DataConfig().size("valid")  # type: ignore[arg-type]
+
+
+def test_a_kinds_own_class_is_for_that_kind() -> None:
+    assert FileConfig("file", path=Path("x")) == DataConfig("file", path="x")
+    with pytest.raises(NeuralEMError, match="kind: FileConfig is for 'file', not for 'flying-shapes'"):
+        FileConfig(path="x")
+    with pytest.raises(NeuralEMError, match="path: expected text, got 5"):
+        DataConfig("file", path=5)

@@ -229,3 +229,13 @@ def test_a_wrong_number_of_seeds(seeds: Any, tmp_path: Path) -> None:
     """Refused by name."""
     with pytest.raises(NeuralEMError, match="seeds: expected an integer from 1 to 1000"):
         train(build("flying-shapes", TINY), tmp_path / "run", seeds=seeds, quiet=True)
+
+
+def test_own_data_are_not_held_to_the_steps_of_the_preset(tmp_path: Path) -> None:
+    """Bouncing balls take 30 steps; a clip of the user's may be shorter. More than it has is refused at once."""
+    np.save(tmp_path / "clip.npy", np.zeros((12, 5, 16, 16), np.uint8))
+    assert build("bouncing-balls", data=tmp_path / "clip.npy").training.steps is None
+    experiment = build("bouncing-balls", ["training.steps=30"], data=tmp_path / "clip.npy")
+    with pytest.raises(NeuralEMError, match=r"training\.steps: expected from 1 to 4 for sequences of 5 frames, got 30"):
+        train(experiment, tmp_path / "run", device="cpu", quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neural_em.errors import refuse, unknown
+from neural_em.errors import NeuralEMError, refuse, unknown
 
 _PREVIEWED = 4  # sequences
 
@@ -94,11 +94,15 @@ def data(
         "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
         "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": None if mnist is None else str(mnist),
     }  # fmt: skip
-    given |= CURTAIN if curtain else {}
+    given = {name: value for name, value in given.items() if value is not None}
+    if curtain and kind != "bouncing-balls":
+        raise NeuralEMError(f"--curtain is for bouncing-balls, not for {kind}")
     config = DataConfig(
-        kind, **{name: value for name, value in given.items() if value is not None},
+        kind, **{**(CURTAIN if curtain else {}), **given},
         train_size=train_size, validation_size=validation_size, test_size=test_size,
     )  # fmt: skip
+    if any(configs.field_of(each) == "kind" for each in overrides or []):
+        raise NeuralEMError("--set kind: name the kind as the argument instead")
     config = configs.override(config, overrides or [])
     for path in (out, preview):  # both, before either is written
         if path is not None:

@@ -22,10 +22,11 @@ def register(app: typer.Typer) -> None:
 def train(
     preset: Annotated[str | None, typer.Argument(metavar="PRESET", hidden=True)] = None,
     objects: Annotated[
-        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits")
+        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls")
     ] = None,
     components: Annotated[
-        int | None, typer.Option(help="Number of components, K.", show_default="flying shapes 3, static 4, digits 2")
+        int | None,
+        typer.Option(help="Number of components, K.", show_default="shapes 3 or 4, digits 2, balls 5"),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -70,8 +71,8 @@ def train(
 ) -> None:
     """Train a model; the paper's settings hold where none are given.
 
-    PRESET is an experiment of the paper; `nem presets` lists them, and `nem presets NAME` shows every field that --set
-    can change. Running the same command again goes on where it stopped.
+    PRESET is an experiment that `nem presets` lists; `nem presets NAME` shows every field that --set can change.
+    Running the same command again goes on where it stopped.
     """
     options = {
         "data.objects": objects, "training.components": components, "training.epochs": epochs,

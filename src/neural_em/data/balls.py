@@ -73,6 +73,8 @@ class BouncingBallsConfig(SceneConfig):
         side, largest = min(self.height, self.width), max(self.radii)
         if 2 * largest > side or self.curtain > side:
             refuse("height and width", f"room for balls of radius {largest:g} and the curtain", f"{side} pixels")
+        if self.speed / SUBSTEPS > side - 2 * largest:
+            refuse("speed", f"at most {SUBSTEPS * (side - 2 * largest):g} in {side} pixels", self.speed)
         room = int(self.height * self.width / (math.pi * largest**2) / 2)  # denser than a half, they hardly find places
         if (self.most_objects or self.objects) > max(1, room):
             refuse("objects", f"at most {max(1, room)} in {self.height} x {self.width} pixels", self.objects)

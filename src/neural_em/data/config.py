@@ -68,6 +68,9 @@ class DataConfig(Checked):
     def __new__(cls, kind: str = _USUAL, **fields: Any) -> DataConfig:
         """An object of the kind's class."""
         made = cls.class_for({"kind": kind})
+        if not issubclass(made, cls):
+            names = " or ".join(repr(name) for name, each in KINDS.items() if issubclass(each, cls))
+            raise NeuralEMError(f"kind: {cls.__name__} is for {names}, not for {kind!r}")
         _refuse_others(made, kind, fields)
         for name in fields:
             if name not in _fields(made):

@@ -19,7 +19,7 @@ from neural_em.data.generated import make
 from neural_em.data.mnist import load_images
 from neural_em.data.scenes import FlyingConfig, Overlap, Scenes, Sprites
 from neural_em.errors import refuse
-from neural_em.fields import Check, choice, integer, number, optional
+from neural_em.fields import Check, choice, integer, number, optional, text
 
 Crop = Literal["before", "after", "none"]
 
@@ -116,6 +116,7 @@ class FlyingDigitsConfig(FlyingConfig):
         "threshold": number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
         "overlap_above": optional(number("a number from 0 to the threshold", 0, 1)),
         "digits": optional(integer(1, 10**6)),
+        "mnist": optional(text),
         "crop": choice(("before", "after", "none")),
     }
 

@@ -65,7 +65,7 @@ class FileConfig(DataConfig):
     threshold: float = 0.5
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        "stride": optional(integer(1, MAX_FRAMES)),
+        "path": fields.text, "masks": optional(fields.text), "stride": optional(integer(1, MAX_FRAMES)),
         "channels": choice(get_args(Channels)), "fit": choice(get_args(Fit)),
         "threshold": fields.number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
     }  # fmt: skip

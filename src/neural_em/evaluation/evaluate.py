@@ -18,7 +18,7 @@ from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
-from neural_em.fields import Check, Checked, integer, optional
+from neural_em.fields import Check, Checked, flag, integer, optional
 from neural_em.model import Model
 from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
 from neural_em.model.mixture import upper_bound
@@ -62,6 +62,7 @@ class EvaluationConfig(Checked):
         **{name: integer(1, LIMITS[name]) for name in ("components", "starts", "batch_size")},
         **{name: optional(integer(1, LIMITS[name])) for name in ("steps", "limit")},
         "rollout": integer(0, LIMITS["steps"]),
+        **dict.fromkeys(("static", "baselines"), flag),
         "seed": integer(-(2**63), 2**63),
     }
 

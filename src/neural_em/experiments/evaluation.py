@@ -19,7 +19,7 @@ from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
-from neural_em.fields import Check, Checked, integer, optional
+from neural_em.fields import Check, Checked, flag, integer, optional
 from neural_em.files import absolute
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
@@ -75,6 +75,7 @@ class Evaluation(Checked):
         "objects": optional(integer(1, MAX_OBJECTS)),
         "size": optional(integer(1, LIMITS["limit"])),
         "rollout": integer(0, LIMITS["steps"]),
+        "static": flag,
     }
 
     def check_together(self) -> None:
@@ -110,8 +111,9 @@ class Evaluation(Checked):
                 name = "objects" if self.objects else "set"
                 raise NeuralEMError(f"--{name} is for generated data; this run has its own, {data.path}")
             return data
-        data = configs.override(replace(run.experiment, data=data), self.changes).data
-        changes: dict[str, Any] = {} if self.objects is None else {"objects": self.objects}
+        objects = () if self.objects is None else (f"data.objects={self.objects}",)
+        data = configs.override(replace(run.experiment, data=data), (*self.changes, *objects)).data
+        changes: dict[str, Any] = {}
         if self.static:
             changes["frames"] = 1
         elif data.frames is not None and data.frames != 1:

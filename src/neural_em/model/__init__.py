@@ -1,4 +1,4 @@
-"""The mathematics: the spatial mixture, its networks, the two M-steps and the EM loop."""
+"""The mathematics: the spatial mixture, its networks, the M-steps and the EM loop."""
 
 from neural_em.model.config import PRESETS, ModelConfig, preset
 from neural_em.model.contract import MODELS, Model, build
