@@ -2,6 +2,17 @@
 
 from neural_em.reproduce.paper import COMPARISONS, NUMBERS, Number
 from neural_em.reproduce.plan import GROUPS, TRAININGS, Training, chosen
+from neural_em.reproduce.relational import RelationalReproduction
 from neural_em.reproduce.work import Reproduction
 
-__all__ = ["COMPARISONS", "GROUPS", "NUMBERS", "TRAININGS", "Number", "Reproduction", "Training", "chosen"]
+__all__ = [
+    "COMPARISONS",
+    "GROUPS",
+    "NUMBERS",
+    "TRAININGS",
+    "Number",
+    "RelationalReproduction",
+    "Reproduction",
+    "Training",
+    "chosen",
+]
