@@ -33,7 +33,7 @@ def attention_rgb(sequence: SequenceReport, magnification: int) -> Pixels:
 def table_rgb(sequence: SequenceReport, height: int, width: int) -> Pixels:
     """The attention of component k, its row, to component j, its column, white for 1 and black for 0, (T,h,w,3).
 
-    Rows and columns are marked in the components' colours.
+    Rows, columns and the diagonal are marked in the components' colours.
     """
     K = sequence.components
     weights, colours = _weights(sequence), palette(K)
@@ -41,7 +41,7 @@ def table_rgb(sequence: SequenceReport, height: int, width: int) -> Pixels:
     cells[:] = 96
     cells[:, 1:, 0] = cells[:, 0, 1:] = colours
     cells[:, 1:, 1:] = np.rint(255 * weights)[..., None]
-    cells[:, range(1, K + 1), range(1, K + 1)] = 96  # nobody heeds itself
+    cells[:, range(1, K + 1), range(1, K + 1)] = colours  # nobody heeds itself
     rows, columns = (np.arange(size) * (K + 1) // size for size in (height, width))
     return cells[:, rows][:, :, columns]
 
