@@ -82,7 +82,7 @@ class SeedRecord(Ended):
     torch: str | None = None
     stage_epochs: tuple[int | None, ...] = ()
     evaluations: dict[str, Scores] = field(default_factory=dict)
-    settings: dict[str, float | str | None] = field(default_factory=dict)
+    settings: dict[str, int | float | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,8 @@ def _length(training: Training, run: SeedRecord) -> str:
     settings = dict(run.settings)
     sequences = settings.pop("data.train_size", training.experiment().data.train_size)
     others = "".join(f", {name}={value}" for name, value in settings.items())
-    epochs = f"{run.epochs or 0} epochs" if run.stopped != "patience" else "epochs until patience ended it"
+    count = "1 epoch" if run.epochs == 1 else f"{run.epochs or 0} epochs"
+    epochs = count if run.stopped != "patience" else "epochs until patience ended it"
     return f"{epochs} of {sequences:,} sequences{others}"
 
 
