@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from neural_em.presets import build
+from neural_em.reproduce.bouncing_balls import FOUR, TRAININGS, RelationalReproduction
 from neural_em.reproduce.records import TrainingRecord
-from neural_em.reproduce.relational import FOUR, TRAININGS, RelationalReproduction
 from tests.reproduce.made import record, row, trained
 
 
