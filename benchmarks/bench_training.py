@@ -18,6 +18,7 @@ from neural_em import randomness
 from neural_em.data import Dataset, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
+from neural_em.model.networks import Activation
 from neural_em.training import device as devices
 from neural_em.training import fit, order
 from neural_em.training.step import TrainingStep
@@ -29,6 +30,8 @@ CASES = {  # name: preset, settings, target in seconds on a GPU and on two CPU c
     "static shapes, K = 4": ("static-shapes", [], 0.002, 0.19),
     "static shapes, N-EM, K = 4": ("static-shapes-nem", [], None, None),
     "flying digits, K = 2": ("flying-mnist", [], 0.008, None),
+    "bouncing balls, R-NEM, K = 5": ("bouncing-balls", [], None, None),
+    "bouncing balls, RNN-EM, K = 5": ("bouncing-balls-rnn-em", [], None, None),
 }
 PLAIN, BF16, DETERMINISTIC = ["training.engine=plain"], ["training.precision=bf16"], ["training.deterministic=true"]
 DIGITS_STAND_IN = ["data.kind=flying-shapes", "data.height=24", "data.width=24", "data.objects=2"]  # needs no MNIST
@@ -39,13 +42,14 @@ def main() -> dict[str, Any]:
     device = devices.choose()
     rows = []
     with devices.products("auto", device):
-        peak = product_peak(device)
+        peak, bandwidth = product_peak(device), copy_bandwidth(device)
         for name, (base, settings, gpu, cpu) in CASES.items():
             if device.type == "cpu" and cpu is None and "N-EM" not in name:
                 continue
-            rows.append({"step": name, **step_times(base, settings, device, peak),
+            rows.append({"step": name, **step_times(base, settings, device, peak, bandwidth),
                          "target s": gpu if device.type == "cuda" else cpu})  # fmt: skip
-        result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12, "rows": rows}
+        result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12,
+                                  "copy bandwidth TB/s": bandwidth / 1e12, "rows": rows}  # fmt: skip
         if device.type == "cuda":
             result["several seeds at once"] = [seeds_at_once(name, device) for name in CASES]
             result["an epoch"] = [epoch_and_steps(name, (), device) for name in ("static-shapes", "flying-shapes")]
@@ -57,6 +61,24 @@ def product_peak(device: torch.device) -> float:
     size = 8192 if device.type == "cuda" else 2048
     a, b = torch.randn(2, size, size, device=device)
     return 2 * size**3 / timed(lambda: a @ b, device, 5)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes a second read and written by a large copy."""
+    a = torch.zeros(1 << (28 if device.type == "cuda" else 24), device=device)
+    b = torch.empty_like(a)
+    return 2 * a.nbytes / timed(lambda: b.copy_(a), device, 5)
+
+
+def activation_bytes(experiment: Any, frame: torch.Tensor) -> int:
+    """Bytes of what all layers of the M-step give in one EM step on a frame (B,C,H,W), and of psi."""
+    model, found = NeuralEM(experiment.model).to(frame.device), []
+    for layer in model.modules():
+        if isinstance(layer, Activation):
+            layer.register_forward_hook(lambda layer, given, out: found.append(out.nbytes))
+    with torch.no_grad():
+        state, _ = model.step(model.start(frame, experiment.training.components), frame, frame, check=False)
+    return sum(found) + state.psi.nbytes
 
 
 def setting(base: str, settings: list[str], device: torch.device) -> tuple[Any, Dataset]:
@@ -95,8 +117,13 @@ def eager(experiment: Any, data: Dataset, device: torch.device) -> Callable[[], 
     return step
 
 
-def step_times(base: str, settings: list[str], device: torch.device, peak: float) -> dict[str, Any]:
-    """Seconds of one step: eager, plain and fast; and the fast one's share of the products' peak."""
+def step_times(
+    base: str, settings: list[str], device: torch.device, peak: float, bandwidth: float
+) -> dict[str, Any]:  # fmt: skip
+    """Seconds of one step: eager, plain and fast; and the fast one's share of the products' peak and of the floor.
+
+    The floor: all products at the peak, and what every layer gives, and its gradient, written once and read once.
+    """
     experiment, data = setting(base, settings, device)
     repeat = 20 if device.type == "cuda" else 3
     row: dict[str, Any] = {"eager s": timed(eager(experiment, data, device), device, max(3, repeat // 4))}
@@ -111,6 +138,11 @@ def step_times(base: str, settings: list[str], device: torch.device, peak: float
         eager(experiment, data, device)()
     row["GFLOP of the plain step"] = counter.get_total_flops() / 1e9
     row["share of the peak"] = counter.get_total_flops() / row["fast s"] / peak
+    x = data.batch(torch.arange(BATCH)).frames
+    steps = experiment.training.steps or (len(x) - 1 if len(x) > 1 else experiment.model.steps)
+    row["GB of activations"] = steps * activation_bytes(experiment, x[0]) / 1e9
+    row["floor s"] = counter.get_total_flops() / peak + 4e9 * row["GB of activations"] / bandwidth
+    row["share of the floor"] = row["floor s"] / row["fast s"]
     return row
 
 

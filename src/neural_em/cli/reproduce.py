@@ -22,7 +22,9 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="EXPERIMENT", hidden=True),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each experiment.", show_default="5; quick 2")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each experiment.", show_default="5; relational 3; quick 2")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Only write the page from what is there.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -33,6 +35,15 @@ def reproduce(
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce; quick runs/quick")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs at most.", show_default="as in the preset")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Of every training: training.epochs, training.patience; of relational also data.train_size "
+            "(sequences an epoch), training.learning_rate, training.schedule; repeat it.",
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="Of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU.")
     ] = "auto",
@@ -47,19 +58,24 @@ def reproduce(
 
     EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
     the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus, flying-shapes-plus-3-3, -3-5, -5-3, -5-5 (or
-    table-1-plus) or flying-mnist-plus; several may be given, and none means all.
-    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again. The page is
-    results/reproduction.md.
+    table-1-plus) or flying-mnist-plus; several may be given, and none means all of these. The page is
+    results/reproduction.md. Or it is relational, which is bouncing-balls, bouncing-balls-rnn-em, bouncing-balls-rnn and
+    curtain, or some of the four; their page is results/relational.md.
+    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again.
     """
-    from neural_em.reproduce import Reproduction, chosen
-    from neural_em.reproduce.plan import QUICK_SEEDS, SEEDS
+    from neural_em.reproduce import RelationalReproduction, Reproduction
+    from neural_em.reproduce.plan import QUICK_SEEDS
     from neural_em.reproduce.work import QUICK_RUNS, RESULTS, RUNS
 
-    trainings = chosen(experiments or (), quick)
+    relational = any(name in RelationalReproduction.names() for name in experiments or ())
+    of_page = RelationalReproduction if relational else Reproduction
+    trainings = of_page.chosen(experiments or (), quick)
     runs = runs or (QUICK_RUNS if quick else RUNS)
     out = out or (runs / "results" if quick else RESULTS)
-    seeds = seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
-    work = Reproduction(runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, typer.echo)
+    seeds = seeds if seeds is not None else QUICK_SEEDS if quick else of_page.usual_seeds
+    work = of_page(
+        runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, settings or (), typer.echo
+    )
     typer.echo(work.report() if report else work.do(trainings))
     if work.interrupted:
         raise typer.Exit(_INTERRUPTED)

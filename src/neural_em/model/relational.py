@@ -71,6 +71,8 @@ class Interaction(nn.Module):
         """Encodings and effects (B,K,M) of theta (B,K,M), and the attention (B,K,K-1) to the others in their order."""
         B, K, M = theta.shape
         encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
+        if torch.compiler.is_exporting():
+            return self.with_itself(encoded)
         if K == 1:
             return encoded, torch.zeros_like(encoded), theta.new_zeros(B, 1, 0)
         core = self.core(self.pair(encoded).flatten(0, 2))  # (B*K*(K-1), M)
@@ -79,6 +81,18 @@ class Interaction(nn.Module):
             return encoded, effect.sum(dim=2), theta.new_ones(B, K, K - 1)
         attention = torch.sigmoid(self.attend(core)).view(B, K, K - 1)
         return encoded, (attention.unsqueeze(-1) * effect).sum(dim=2), attention
+
+    def with_itself(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for any K in one graph, K = 1 too: each component is its own neighbour as well, of weight 0."""
+        B, K, M = encoded.shape
+        own, other = self.pair.weight.chunk(2, dim=1)
+        pairs = F.linear(encoded, own, self.pair.bias).unsqueeze(2) + F.linear(encoded, other).unsqueeze(1)
+        core = self.core(pairs.flatten(0, 2))  # (B*K*K, M)
+        others = 1 - torch.eye(K, dtype=encoded.dtype, device=encoded.device)
+        attention = others.expand(B, K, K)
+        if self.attend is not None:
+            attention = attention * torch.sigmoid(self.attend(core)).view(B, K, K)
+        return encoded, (attention.unsqueeze(-1) * self.effect(core).view(B, K, K, M)).sum(dim=2), attention
 
 
 class Pairs(nn.Module):

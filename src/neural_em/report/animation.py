@@ -11,6 +11,7 @@ from scipy.spatial import cKDTree
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
+from neural_em.report.attention import attention_rgb
 from neural_em.report.colours import LIMIT, Pixels, distinct, palette
 from neural_em.report.movie import Mp4
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
@@ -23,10 +24,14 @@ CAPTION = 13  # pixels of the captions' letters
 
 
 def animation_frames(sequence: SequenceReport, magnification: int | None = None, captions: bool = True) -> list[Pixels]:
-    """The pictures of the animation, one a step, each (H',W',3) of the same size."""
+    """The pictures of the animation, one a step, each (H',W',3) of the same size.
+
+    Where the attention is known, it stands beside the assignment, and the components below.
+    """
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
     colours = palette(sequence.components)
     strips, components = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}, sequence.component_rgb()
+    lines = None if sequence.attention is None else attention_rgb(sequence, factor)
     pictures = []
     for t in range(sequence.steps):
         without_input = t >= sequence.steps - sequence.rollout
@@ -35,8 +40,25 @@ def animation_frames(sequence: SequenceReport, magnification: int | None = None,
         panels += [framed(magnify(components[t, k], factor), colours[k]) for k in range(sequence.components)]
         names = [*strips, *(f"component {k + 1}" for k in range(sequence.components))]
         names[0] = f"own prediction, {sequence.step_name(t + 1)}" if without_input else f"input, step {t + 1}"
-        pictures.append(side_by_side(panels, names if captions else None))
+        if lines is None:
+            pictures.append(side_by_side(panels, names if captions else None))
+            continue
+        panels.insert(len(strips), framed(lines[t], edge))
+        names.insert(len(strips), "attention")
+        above = len(strips) + 1
+        pictures.append(_below(*(
+            side_by_side(panels[part], names[part] if captions else None) for part in (slice(above), slice(above, None))
+        )))  # fmt: skip
     return pictures
+
+
+def _below(above: Pixels, below: Pixels) -> Pixels:
+    """Two pictures one below the other, on one ground."""
+    canvas: Pixels = np.empty((len(above) + len(below), max(above.shape[1], below.shape[1]), 3), np.uint8)
+    canvas[:] = GROUND
+    canvas[: len(above), : above.shape[1]] = above
+    canvas[len(above) :, : below.shape[1]] = below
+    return canvas
 
 
 def save_animation(

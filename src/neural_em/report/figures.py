@@ -16,6 +16,7 @@ from matplotlib.textpath import TextPath
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
+from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, blend, colour_groups, palette
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 
@@ -120,6 +121,28 @@ def rollout_figure(
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
     strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
     rows = [[framed(magnify(strip[step - 1], factor), EDGE) for step in chosen] for strip in strips.values()]
+    return _over_time(sequence, rows, chosen, list(strips))
+
+
+def attention_figure(
+    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
+) -> Figure:
+    """Who heeds whom over time: the frames, the assignment, lines between the objects, and the table of numbers.
+
+    Args:
+        sequence: the sequence, with its attention.
+        steps: which steps to show, counted from 1; all by default.
+        magnification: screen pixels a pixel.
+    """
+    if sequence.attention is None:
+        refuse("attention", "a sequence with how much components heed each other", "none")
+    chosen = _chosen(steps, sequence.steps)
+    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
+    strips = {name: magnify(strip, factor) for name, strip in strips.items()}
+    lines = attention_rgb(sequence, factor)
+    strips |= {"attention": lines, "as a table": table_rgb(sequence, *lines.shape[1:3])}
+    rows = [[framed(strip[step - 1], EDGE) for step in chosen] for strip in strips.values()]
     return _over_time(sequence, rows, chosen, list(strips))
 
 

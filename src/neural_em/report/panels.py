@@ -29,6 +29,7 @@ class SequenceReport:
         score_name: what the score is.
         rollout: how many of the steps, the last ones, have read the model's own prediction instead of a frame.
         inputs: what the components have read, (T,C,H,W), shown beside the frames; or None.
+        attention: how much each component k heeds each other one j in the step, (T,K,K) in [0, 1]; or None.
     """
 
     label: str
@@ -40,6 +41,7 @@ class SequenceReport:
     score_name: str = "AMI"
     rollout: int = 0
     inputs: NDArray[np.float32] | None = None
+    attention: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         frames, gamma, psi = (np.asarray(array) for array in (self.frames, self.gamma, self.psi))
@@ -62,6 +64,10 @@ class SequenceReport:
             arrays["inputs"] = np.asarray(self.inputs)
             if arrays["inputs"].shape != frames.shape:
                 refuse("inputs", f"the shape {frames.shape}", arrays["inputs"].shape)
+        if self.attention is not None:
+            arrays["attention"] = np.asarray(self.attention)
+            if arrays["attention"].shape != (steps, gamma.shape[1], gamma.shape[1]):
+                refuse("attention", f"the shape ({steps}, K, K)", arrays["attention"].shape)
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
                 refuse(name, "finite numbers", "others")

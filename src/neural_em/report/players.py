@@ -9,9 +9,11 @@ import io
 import numpy as np
 from PIL import Image
 
+from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, distinct, palette
-from neural_em.report.panels import SequenceReport, sprite
+from neural_em.report.panels import SequenceReport, magnification_for, sprite
 
+ATTENTION = 192  # pixels of the longer side of pictures with lines, which cannot be drawn pixel by pixel
 ICONS = {
     "back": '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M3 3h2v10H3zM13 3v10L6 8z"/></svg>',
     "play": '<svg class="start" viewBox="0 0 16 16" aria-hidden="true"><path d="M4 2.5v11L13.5 8z"/></svg>'
@@ -27,6 +29,9 @@ def player(sequence: SequenceReport, heading: str) -> str:
     groups = sequence.groups_rgb()
     if groups is not None:
         panels.append(_panel("true groups", groups))
+    if sequence.attention is not None:
+        lines = attention_rgb(sequence, magnification_for(max(sequence.frames.shape[2:]), ATTENTION))
+        panels += [_panel("attention", lines), _panel("attention, as a table", table_rgb(sequence, *lines.shape[1:3]))]
     shown, colours = sequence.component_rgb(), palette(sequence.components)
     components = [
         _panel(f"component {k + 1}", shown[:, k], f"#{colours[k].tobytes().hex()}") for k in range(sequence.components)

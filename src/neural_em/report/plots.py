@@ -54,6 +54,27 @@ def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = No
     return figure
 
 
+def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str) -> Figure:
+    """Errors by step: the mean over runs as a line, from the lowest to the highest run as a band.
+
+    Args:
+        curves: by model, each run's errors, all of one length.
+        x: what the steps are.
+        y: what the error is.
+    """
+    figure, (axes,) = _figure(5.4, 3.5)
+    for index, (name, runs) in enumerate(curves.items()):
+        errors = np.asarray(runs, np.float64)  # (R,T)
+        steps = np.arange(1, errors.shape[1] + 1)
+        axes.fill_between(steps, errors.min(axis=0), errors.max(axis=0), color=_colour(index), alpha=0.2, linewidth=0)
+        axes.plot(steps, errors.mean(axis=0), color=_colour(index), linewidth=2, label=name)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _name(axes, x, y)
+    axes.legend(frameon=False, fontsize=10, loc="best")
+    return figure
+
+
 def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Next-step prediction error by number of objects: mean and deviation over runs as bars, each run as a dot.
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from neural_em.errors import refuse, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.report.animation import save_animation
-from neural_em.report.figures import FORMATS, rollout_figure, save_figure, sequence_figure, static_figure
+from neural_em.report.figures import (
+    FORMATS,
+    attention_figure,
+    rollout_figure,
+    save_figure,
+    sequence_figure,
+    static_figure,
+)
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
 from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, step_curve, trained_steps
@@ -127,11 +134,30 @@ def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
     for run in subject.runs:
         for report in sequences(subject.evaluator, run, ahead.evaluation, ahead.chosen(run, ("typical",))):
-            first = max(1, report.steps - report.rollout - BEFORE + 1)
-            columns = np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1))
-            figure = rollout_figure(report, _whole(columns))
+            figure = rollout_figure(report, _last_columns(report))
             drawings.append(Drawing(subject.named("rollout", run, report.label), figure, report))
     return drawings
+
+
+def _attention(subject: Subject) -> list[Drawing]:
+    drawings = []
+    for run in subject.runs:
+        model, components = run.experiment.model, subject.evaluation.config(run).components
+        if not (model.m_step == "relational" and model.attention and components > 1):
+            expected = "two or more components that see each other (model.m_step=relational, model.attention=true)"
+            refuse(f"{run.name}", expected, f"{components} with model.m_step={model.m_step}")
+        for report in sequences(subject.evaluator, run, subject.evaluation, subject.chosen(run, ("typical",))):
+            columns = _last_columns(report) if report.rollout else _columns(report.steps)
+            drawings.append(
+                Drawing(subject.named("attention", run, report.label), attention_figure(report, columns), report)
+            )
+    return drawings
+
+
+def _last_columns(report: SequenceReport) -> list[int]:
+    """The steps without input and some before them."""
+    first = max(1, report.steps - report.rollout - BEFORE + 1)
+    return _whole(np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1)))
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -224,6 +250,7 @@ def _whole(numbers: NDArray[np.float64]) -> list[int]:
 KINDS: dict[str, Callable[[Subject], list[Drawing]]] = {
     "sequence": _sequence,
     "rollout": _rollout,
+    "attention": _attention,
     "static": _static,
     "curve": _curve,
     "bce": _bce,

@@ -16,6 +16,7 @@ from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
 from neural_em.evaluation.evaluate import start_keys, steps_with_input
 from neural_em.evaluation.summary import ROLLOUT_TITLES, TITLES
 from neural_em.experiments.evaluation import Evaluation, Evaluator, stored
+from neural_em.model import Model
 from neural_em.model.inference import infer, next_groups, stacked
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
@@ -90,13 +91,28 @@ def sequences(
         frames = batch.frames[seen].to(weight)
         found = infer(model, frames, config.components, keys, steps, config.rollout, check=False)
         parts = stacked(
-            (s.x_next, s.state.gamma[:, :, 0], s.state.psi, s.x_noisy) for s in found if s.x_next is not None
+            (s.x_next, s.state.gamma[:, :, 0], s.state.psi, s.x_noisy, s.state.theta)
+            for s in found
+            if s.x_next is not None
         )
+        parts[-1] = _attention(model, parts[-1])
     groups = None if batch.groups is None else next_groups(batch.groups[seen], steps + config.rollout)
     return [
         _report(label, [part[:, n] for part in parts], None if groups is None else groups[:, n], config.rollout)
         for n, label in enumerate(chosen)
     ]
+
+
+@torch.no_grad()
+def _attention(model: Model, theta: Tensor) -> Tensor:
+    """How much components heeded each other (T,B,K,K) in steps that gave theta (T,B,K,M); empty where they cannot.
+
+    A step reads the theta of the one before it; the first one starts from zero.
+    """
+    attention = getattr(getattr(model, "m_step", None), "attention", None)
+    if attention is None or not model.config.attention or theta.shape[2] == 1:
+        return theta[..., :0]
+    return torch.stack([attention(each) for each in (torch.zeros_like(theta[0]), *theta[:-1])])
 
 
 def run_reports(
@@ -156,7 +172,7 @@ def _average(results: Sequence[Result]) -> Result:
 
 
 def _report(label: str, parts: Sequence[Tensor], groups: Any, rollout: int) -> SequenceReport:
-    score, (x, gamma, psi, x_noisy) = None, (part.float().cpu() for part in parts)
+    score, (x, gamma, psi, x_noisy, attention) = None, (part.float().cpu() for part in parts)
     last = len(x) - 1 - rollout  # the last step with input
     if groups is not None:
         groups = groups.cpu()
@@ -166,8 +182,9 @@ def _report(label: str, parts: Sequence[Tensor], groups: Any, rollout: int) -> S
     name = f"AMI (max), step {last + 1}" if rollout else "AMI (max), last step"
     frames, gammas, psis = x.numpy(), gamma.numpy(), psi.numpy()
     return SequenceReport(
-        label, frames, gammas, psis, groups, score, name, rollout, x_noisy.numpy() if rollout else None
-    )
+        label, frames, gammas, psis, groups, score, name, rollout, x_noisy.numpy() if rollout else None,
+        attention.numpy() if attention.numel() else None,
+    )  # fmt: skip
 
 
 def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:

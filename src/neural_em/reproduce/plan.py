@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce.paper import TABLE_1
 
 SEEDS, QUICK_SEEDS = 5, 2
-_QUICK_STEPS = 8
+_QUICK_STEPS, _QUICK_ROLLOUT = 8, 4
 _QUICK_DATA = 16  # sequences of validation and test
 
 
@@ -25,6 +26,7 @@ class Training:
         preset: what it starts from.
         options: its differences: objects and components.
         evaluations: by name.
+        free: settings in which its runs may differ from the preset; the record says in which they do.
         quick: at toy size, to see that everything works.
     """
 
@@ -32,18 +34,24 @@ class Training:
     preset: str
     options: Mapping[str, int]
     evaluations: Mapping[str, Evaluation]
+    free: frozenset[str] = frozenset()
     quick: bool = False
 
-    def experiment(self, epochs: int | None = None, precision: str = "auto") -> Experiment:
+    def experiment(
+        self, epochs: int | None = None, precision: str = "auto", settings: Sequence[str] = ()
+    ) -> Experiment:
         """All settings of the training, of its first seed."""
         fields = {"objects": "data.objects", "components": "training.components"}
         overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
         overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
         overrides += [] if epochs is None else [f"training.epochs={epochs}"]
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
-        return build(self.preset, overrides)
+        return build(self.preset, [*overrides, *settings])
 
-    def command(self, folder: Path, seeds: int, epochs: Sequence[int] = (), precision: str = "auto") -> str:
+    def command(
+        self, folder: Path, seeds: int, epochs: Sequence[int] = (), precision: str = "auto",
+        settings: Sequence[str] = (),
+    ) -> str:  # fmt: skip
         """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
         preset = build(self.preset)
@@ -55,14 +63,18 @@ class Training:
             stages = (f"[{', '.join((*_without_epochs(stage), f'training.epochs={count}'))}]" for stage, count in pairs)
             options += f" --set 'stages=[{', '.join(stages)}]'"
         options += "" if precision == "auto" else f" --precision {precision}"
+        options += "".join(f" --set {shlex.quote(setting)}" for setting in settings)
         return f"nem train {self.preset}{options} --seeds {seeds} --run {folder}"
 
     def small(self) -> Training:
         """The same at toy size."""
         evaluations = {
-            name: replace(each, size=each.size and _QUICK_DATA, steps=each.steps and _QUICK_STEPS)
+            name: replace(
+                each, size=each.size and _QUICK_DATA, steps=each.steps and _QUICK_STEPS,
+                rollout=each.rollout and _QUICK_ROLLOUT,
+            )
             for name, each in self.evaluations.items()
-        }
+        }  # fmt: skip
         return replace(self, evaluations=evaluations, quick=True)
 
 
@@ -76,6 +88,7 @@ _QUICK = [
     "training.batch_size=16", "training.epochs=2", "training.tensorboard=false",
 ]  # fmt: skip
 _QUICK_FLYING = ["data.frames=5", "model.convolutions=[4]", "model.hidden=12"]
+_QUICK_BALLS = [*_QUICK_FLYING, "training.steps=4", "data.radii=[1.5,2.0]"]
 _QUICK_STAGES = {
     "static-shapes": ["model.steps=4"],
     "static-shapes-nem": ["model.steps=4"],
@@ -84,6 +97,8 @@ _QUICK_STAGES = {
     "flying-shapes-plus": _QUICK_FLYING,
     "flying-mnist": _QUICK_FLYING,
     "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
+    **dict.fromkeys(("bouncing-balls", "bouncing-balls-rnn-em", "bouncing-balls-rnn"), _QUICK_BALLS),
+    "curtain": [*_QUICK_FLYING, "training.steps=4", "data.radii=[2.0]", "data.curtain=6"],
     "flying-mnist-plus": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["training.schedule=cosine"]]'],
 }
 
@@ -133,12 +148,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def chosen(names: Iterable[str], quick: bool = False) -> list[Training]:
+def chosen(
+    names: Iterable[str],
+    quick: bool = False,
+    trainings: Mapping[str, Training] = TRAININGS,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
+) -> list[Training]:
     """The trainings behind some names of trainings or groups, each once, in the order of the list; all for none."""
     wanted: set[str] = set()
     for name in names:
-        if name not in TRAININGS and name not in GROUPS:
-            unknown("experiment", name, [*TRAININGS, *GROUPS])
-        wanted |= set(GROUPS.get(name, (name,)))
-    trainings = [training for name, training in TRAININGS.items() if name in wanted or not wanted]
-    return [training.small() for training in trainings] if quick else trainings
+        if name not in trainings and name not in groups:
+            unknown("experiment", name, [*trainings, *groups])
+        wanted |= set(groups.get(name, (name,)))
+    found = [training for name, training in trainings.items() if name in wanted or not wanted]
+    return [training.small() for training in found] if quick else found

@@ -10,7 +10,7 @@ from typing import Any
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.evaluation import Result, Summary
+from neural_em.evaluation import Curve, Result, Summary
 from neural_em.experiments.evaluation import INDIFFERENT, stored
 from neural_em.files import make, write_whole
 from neural_em.presets import Experiment
@@ -21,7 +21,7 @@ from neural_em.runs.record import Ended, Record, Start, read_object, read_starts
 from neural_em.training.config import CHANGEABLE
 
 FORMAT = 1
-CURVES = ("ami_max", "upper_bound")
+CURVES, ROLLOUT_CURVES = ("ami_max", "upper_bound"), ("upper_bound", "repeated", "ari")
 _FREE = CHANGEABLE | INDIFFERENT
 _OF_A_START = ("device", "commit", "neural_em", "time", "precision")
 
@@ -64,11 +64,15 @@ class Scores:
     note: str | None = None
     unscored_sequences: int | None = None
     made: dict[str, float | str | None] = field(default_factory=dict)
+    rollout: dict[str, MeanCurve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SeedRecord(Ended):
-    """How the training of one seed went, what it was made with, and its evaluations by name."""
+    """How the training of one seed went, what it was made with, and its evaluations by name.
+
+    Of the settings those stand here that are free in its training and not as its preset has them.
+    """
 
     device: str | None = None
     commit: str | None = None
@@ -78,6 +82,7 @@ class SeedRecord(Ended):
     torch: str | None = None
     stage_epochs: tuple[int | None, ...] = ()
     evaluations: dict[str, Scores] = field(default_factory=dict)
+    settings: dict[str, int | float | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,13 @@ def write_record(path: Path, record: TrainingRecord) -> None:
     """Writes a record, whole or not at all."""
     values = configs.to_dict(record)
     for run in values["runs"].values():
-        if not run["stage_epochs"]:
-            del run["stage_epochs"]
+        for part, name in (
+            (run, "stage_epochs"),
+            (run, "settings"),
+            *((each, "rollout") for each in run["evaluations"].values()),
+        ):
+            if not part[name]:
+                del part[name]
     make(path.parent)
     write_whole(path, f"{laid_out(values)}\n".encode())
 
@@ -143,17 +153,24 @@ def laid_out(value: Any, levels: int = 6, indent: str = "") -> str:
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def wrong_settings(training: Training, path: Path) -> str:
-    """In what a run differs from what the paper's experiment is; empty where it does not."""
-    found, wanted = _fixed(read_experiment(path)[0]), _fixed(training.experiment())
+def wrong_settings(training: Training, experiment: Experiment) -> str:
+    """In what an experiment differs from what the training is; empty where it does not."""
+    found, wanted = _fixed(training, experiment), _fixed(training, training.experiment())
     differing = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
     return ", ".join(f"{key}={found.get(key)} instead of {wanted.get(key)}" for key in differing)
 
 
-def _fixed(experiment: Experiment) -> dict[str, Any]:
+def _fixed(training: Training, experiment: Experiment) -> dict[str, Any]:
     """The settings that make it this experiment, of its stages too."""
-    settings = configs.flat(replace(experiment, stages=configs.without(experiment.stages, _FREE)))
-    return {key: value for key, value in settings.items() if key not in _FREE}
+    free = _FREE | training.free
+    settings = configs.flat(replace(experiment, stages=configs.without(experiment.stages, free)))
+    return {key: value for key, value in settings.items() if key not in free}
+
+
+def _chosen_settings(training: Training, experiment: Experiment) -> dict[str, Any]:
+    """The settings that a run was free to choose, where they are not its preset's."""
+    found, usual = configs.flat(experiment), configs.flat(training.experiment())
+    return {key: found[key] for key in sorted(training.free) if found.get(key) != usual.get(key)}
 
 
 def finished(path: Path, experiment: Experiment) -> bool:
@@ -171,7 +188,7 @@ def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRu
         if not unfinished and not Record.read(path).finished:
             continue
         try:
-            if not wrong_settings(training, path):
+            if not wrong_settings(training, read_experiment(path)[0]):
                 runs += find_runs([path]).runs
         except NeuralEMError:
             continue  # the record says why
@@ -189,7 +206,9 @@ def _run(training: Training, path: Path) -> SeedRecord:
         seconds = round(sum(stage.seconds or 0 for stage in stages), 3)
         seed = replace(seed, seconds=seconds, stage_epochs=tuple(stage.epochs for stage in stages))
     try:
-        wrong = wrong_settings(training, path)
+        experiment = read_experiment(path)[0]
+        seed = replace(seed, settings=_chosen_settings(training, experiment))
+        wrong = wrong_settings(training, experiment)
         if wrong:
             return replace(seed, problem=f"not counted, other settings: {wrong}")
         if not seed.finished and seed.best_epoch is None:
@@ -207,14 +226,19 @@ def _scores(result: Result, options: str) -> Scores:
     return Scores(
         _means(result.last_step), _means(result.mean_over_steps), _means(result.whole_sequence),
         {name: _means(scores) for name, scores in result.baselines.items()},
-        {
-            name: MeanCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
-            for name, curve in result.curves.items()
-            if name in CURVES
-        },
+        _curves(result.curves, CURVES),
         options, result.settings["components"], result.sequences, result.steps, result.note,
         result.unscored_sequences, {name: made.get(name) for name in ("time", "device", "commit", "seconds")},
+        _curves(result.rollout, ROLLOUT_CURVES),
     )  # fmt: skip
+
+
+def _curves(curves: Mapping[str, Curve], names: Iterable[str]) -> dict[str, MeanCurve]:
+    return {
+        name: MeanCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
+        for name, curve in curves.items()
+        if name in names
+    }
 
 
 def _means(scores: Mapping[str, Summary]) -> dict[str, Mean]:

@@ -60,7 +60,7 @@ def render(
         parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
     parts += ["## Figures\n"] if pictures else []
     parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in sorted((pictures or {}).items())]
-    parts += [_runs(records), _problems(records), _missing(cells), "" if quick else _commands(records, runs)]
+    parts += [runs_table(records), problems(records), _missing(cells), "" if quick else commands(records, runs)]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
@@ -82,12 +82,13 @@ def _table(cells: Sequence[Cell]) -> str:
         paper = FIGURE_ONLY if cell.paper.mean is None else f"{cell.paper.mean:.3f} ± {cell.paper.deviation:.3f}"
         known = {name: value for name, value in cell.baselines.items() if value is not None}
         baselines = ", ".join(f"{name} {value:.3f}" for name, value in known.items()) or MISSING
-        ours = ["*missing*", MISSING] if cell.missing else [_number(cell.last_step), _number(cell.mean_over_steps)]
+        ours = ["*missing*", MISSING] if cell.missing else [number(cell.last_step), number(cell.mean_over_steps)]
         rows.append([cell.paper.where, cell.paper.about, paper, *ours, _count(cell), _lengths(cell), baselines])
     return markdown_table(header, rows)
 
 
-def _number(value: MeanDeviation) -> str:
+def number(value: MeanDeviation) -> str:
+    """Mean and deviation over runs."""
     if value.mean is None:
         return MISSING
     digits = 3 if abs(value.mean) < 10 else 2
@@ -108,7 +109,8 @@ def _lengths(cell: Cell) -> str:
     return "; ".join(f"{', '.join(epochs)} ({reason})" for reason, epochs in ends.items()) or MISSING
 
 
-def _runs(records: Mapping[str, TrainingRecord]) -> str:
+def runs_table(records: Mapping[str, TrainingRecord]) -> str:
+    """Every run: how long, why it ended, where, and of which code."""
     header = ["run", "seed", "epochs", "best", "stopped", "time", "precision", "device", "commit", "torch"]
     rows = [
         [
@@ -128,7 +130,8 @@ def _runs(records: Mapping[str, TrainingRecord]) -> str:
     return f"## Runs\n\n{about}\n\n{markdown_table(header, rows)}"
 
 
-def _problems(records: Mapping[str, TrainingRecord]) -> str:
+def problems(records: Mapping[str, TrainingRecord]) -> str:
+    """What went wrong in the runs."""
     lines = []
     for name, record in records.items():
         for seed, run in record.runs.items():
@@ -148,15 +151,22 @@ def _missing(cells: Sequence[Cell]) -> str:
     return "## Missing\n\n" + "\n".join(lines) + "\n"
 
 
-def _commands(records: Mapping[str, TrainingRecord], runs: Path) -> str:
-    lines = ["## Commands\n", "`nem reproduce` does all of this; each experiment alone, `nem reproduce NAME`, is:\n"]
+def commands(
+    records: Mapping[str, TrainingRecord],
+    runs: Path,
+    trainings: Mapping[str, Training] = TRAININGS,
+    whole: str = "nem reproduce",
+    seeds: int = SEEDS,
+) -> str:
+    """The commands behind the page; ``whole`` does all of them."""
+    lines = ["## Commands\n", f"`{whole}` does all of this; each experiment alone, `nem reproduce NAME`, is:\n"]
     lines.append("```sh")
-    for name, training in TRAININGS.items():
-        lines += _command(training, runs / name, records[name].runs if name in records else {})
+    for name, training in trainings.items():
+        lines += _command(training, runs / name, records[name].runs if name in records else {}, seeds)
     return "\n".join([*lines, "```", ""])
 
 
-def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord]) -> list[str]:
+def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord], seeds: int) -> list[str]:
     """The commands that make the runs, with what was not as usual: fewer epochs, another precision."""
     falling = any(part.training.schedule != "constant" for part in training.experiment().parts())
     told = (EPOCHS,) if falling else _CUT_SHORT  # with fewer epochs a learning rate would fall faster
@@ -164,7 +174,9 @@ def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord]) -
     limits = [max(count or 0 for count in counts) for counts in zip(*lengths, strict=False)]
     precision = "bf16" if any(run.precision == "bf16" for run in runs.values()) else "auto"
     evaluations = [f"nem evaluate {folder} {each.options()}".rstrip() for each in training.evaluations.values()]
-    return [training.command(folder, len(runs) or SEEDS, limits, precision), *evaluations]
+    first = next(iter(runs.values()), None)
+    settings = [] if first is None else [f"{name}={value}" for name, value in first.settings.items()]
+    return [training.command(folder, len(runs) or seeds, limits, precision, settings), *evaluations]
 
 
 def _epochs(epochs: int | None, stages: Sequence[int | None]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,8 +20,16 @@ from neural_em.files import make, replacing, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.pictures import draw_all
-from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import TrainingRecord, collect, finished, read_record, usable, write_record
+from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training, chosen
+from neural_em.reproduce.records import (
+    TrainingRecord,
+    collect,
+    finished,
+    read_record,
+    usable,
+    write_record,
+    wrong_settings,
+)
 from neural_em.reproduce.results_page import render
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.folder import RunFolder
@@ -47,6 +55,7 @@ class Reproduction:
         precision: of training; ``bf16`` is faster on a GPU.
         max_minutes: stop after so long; the same call goes on.
         unfinished: evaluate runs whose training is not finished too.
+        settings: of all trainings, as dotted fields; those that are free, and no others.
         say: told what is going on, a line at a time.
         problems: what could not be done, with the reason.
         interrupted: whether somebody asked to stop.
@@ -61,9 +70,15 @@ class Reproduction:
     precision: str = "auto"
     max_minutes: float | None = None
     unfinished: bool = False
+    settings: Sequence[str] = ()
     say: Callable[[str], None] = lambda line: None
     problems: list[str] = field(default_factory=list)
     interrupted: bool = False
+
+    page: ClassVar[str] = PAGE
+    usual_seeds: ClassVar[int] = SEEDS
+    trainings: ClassVar[Mapping[str, Training]] = TRAININGS
+    groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
 
     def __post_init__(self) -> None:
         """Refuses to mix toy runs with results."""
@@ -83,12 +98,20 @@ class Reproduction:
             self._evaluator = Evaluator(self.device)
         return self._evaluator
 
+    @classmethod
+    def chosen(cls, names: Sequence[str], quick: bool) -> list[Training]:
+        """The trainings behind some names; all for none."""
+        return chosen(names, quick, cls.trainings, cls.groups)
+
     def do(self, trainings: Sequence[Training]) -> Path:
         """Trains and evaluates what is missing; a training or a seed that cannot be done does not hold up the others.
 
         Returns:
             The page.
         """
+        for training in trainings if self.settings else ():
+            if wrong := wrong_settings(training, training.experiment(settings=self.settings)):
+                refuse("set", f"what leaves {training.name} the same experiment, such as training.epochs", wrong)
         if self.quick:  # says at once that whatever comes here is of toy size
             make(self.out)
             self._write_cells([])
@@ -108,20 +131,25 @@ class Reproduction:
         """Writes the page and the table behind it from what there is."""
         records = {name: self._record(training) for name, training in self._all().items()}
         records = {name: record for name, record in records.items() if record.runs}
+        make(self.out)
+        text = self.written(records)
+        with replacing(self.out / self.page, make_folder=True) as partial:
+            partial.write_bytes(text.encode(errors="backslashreplace"))
+        return self.out / self.page
+
+    def written(self, records: Mapping[str, TrainingRecord]) -> str:
+        """The page's text; writes its pictures and the table behind it."""
         found = cells(records)
         pictures = draw_all(records, self.runs, self.out, self.evaluator, self.quick, self.say)
-        make(self.out)
         self._write_cells(found)
-        with replacing(self.out / PAGE, make_folder=True) as partial:
-            partial.write_bytes(render(found, records, self.runs, pictures).encode(errors="backslashreplace"))
-        return self.out / PAGE
+        return render(found, records, self.runs, pictures)
 
     def _write_cells(self, found: Sequence[Cell]) -> None:
         values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
         write_whole(self.out / CELLS, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
 
     def _all(self) -> dict[str, Training]:
-        return {name: each.small() if self.quick else each for name, each in TRAININGS.items()}
+        return {name: each.small() if self.quick else each for name, each in self.trainings.items()}
 
     def _record(self, training: Training) -> TrainingRecord:
         """What is known of a training, kept in the results folder."""
@@ -134,7 +162,7 @@ class Reproduction:
 
     def _train(self, training: Training) -> None:
         """Trains the seeds that are not finished, all together."""
-        experiment, folder = training.experiment(self.epochs, self.precision), self.runs / training.name
+        experiment, folder = training.experiment(self.epochs, self.precision, self.settings), self.runs / training.name
         assert experiment.data.shape is not None  # the paper's data are generated
         experiment = experiment.for_frames(experiment.data.shape, PRESETS[experiment.name].model)  # as training does
         seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]

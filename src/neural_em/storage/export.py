@@ -77,8 +77,6 @@ def export(
     """
     if format not in FORMATS:
         unknown("format", format, FORMATS)
-    if model.config.m_step == "relational":
-        raise NeuralEMError("export: a model with model.m_step=relational cannot be exported yet")
     T = check_integer("steps", model.config.steps if steps is None else steps, least=1)
     suffix, make = FORMATS[format]
     model = _frozen(model)

@@ -18,9 +18,11 @@ _STATES = 3  # of a step's outputs, the first so many are what the next step rea
 
 def named(program: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Any:
     """An exported step as an ONNX model with these names, and its free sizes called ``batch`` and ``components``."""
+    # onnxscript's optimizer takes the layer norm's epsilon for zero and drops it: equal numbers become not-a-number
     made = torch.onnx.export(
-        program, dynamo=True, opset_version=_OPSET, input_names=inputs, output_names=outputs, verbose=False
-    )
+        program, dynamo=True, opset_version=_OPSET, input_names=inputs, output_names=outputs, verbose=False,
+        optimize=False,
+    )  # fmt: skip
     assert made is not None
     step = made.model_proto
     words = dict(zip((dim.dim_param for dim in _sizes(step.graph.input[0])), ("batch", "components"), strict=False))

@@ -1,0 +1,220 @@
+"""R-NEM on bouncing balls beside RNN-EM and a single recurrent network: groups, prediction, rollouts; and a curtain.
+
+S. van Steenkiste, M. Chang, K. Greff, J. Schmidhuber: Relational Neural Expectation Maximization, ICLR 2018. Its
+results are bars without numbers, so the page compares the models with each other and with a frame that stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from neural_em.errors import NeuralEMError
+from neural_em.evaluation import MeanDeviation
+from neural_em.experiments.evaluation import Evaluation
+from neural_em.report.figures import save_figure
+from neural_em.report.plots import error_curves
+from neural_em.report.run_figures import Subject, draw
+from neural_em.report.tables import MISSING, markdown_table
+from neural_em.reproduce.plan import Training
+from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, usable
+from neural_em.reproduce.results_page import commands, number, problems, runs_table
+from neural_em.reproduce.work import Reproduction
+
+WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that follow, and half of these
+FOUR, MORE, CURTAIN = "4 balls", "6 to 8 balls", "curtain"
+_FREE = frozenset({"data.train_size", "training.learning_rate", "training.schedule"})
+
+
+def _balls(preset: str, components: int | None) -> Training:
+    more = Evaluation(6, components, WITH_INPUT, changes=("data.most_objects=8",), rollout=AHEAD)
+    return Training(preset, preset, {}, {FOUR: Evaluation(steps=WITH_INPUT, rollout=AHEAD), MORE: more}, _FREE)
+
+
+TRAININGS: dict[str, Training] = {
+    training.name: training
+    for training in (
+        _balls("bouncing-balls", 8),
+        _balls("bouncing-balls-rnn-em", 8),
+        _balls("bouncing-balls-rnn", None),
+        Training("curtain", "curtain", {}, {CURTAIN: Evaluation(steps=WITH_INPUT, rollout=AHEAD)}, _FREE),
+    )
+}
+GROUPS: dict[str, tuple[str, ...]] = {"relational": tuple(TRAININGS)}
+MODELS = {"bouncing-balls": "R-NEM", "bouncing-balls-rnn-em": "RNN-EM", "bouncing-balls-rnn": "RNN (K = 1)"}
+REPEATED = "last frame repeated"
+
+_LEAD = """\
+R-NEM, whose components see each other, on balls that bounce off each other and off the walls, beside the same network
+without that (RNN-EM) and a single component (RNN). Means ± standard deviation over runs that differ in their seed
+alone. A model reads {given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary cross
+entropy of the next frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts the
+pixels of balls that have just met, in frames where some have. Lower is better. ARI is scored on the pixels of exactly
+one ball; 1 is perfect. The authors' paper shows bars and gives no numbers.
+"""
+_ROLLOUT = """\
+BCE by step without input: the models read their own predictions, the baseline expects that nothing moves any more.
+"""
+
+
+@dataclass
+class RelationalReproduction(Reproduction):
+    """The work on the relational models."""
+
+    page: ClassVar[str] = "relational.md"
+    usual_seeds: ClassVar[int] = 3
+    trainings: ClassVar[Mapping[str, Training]] = TRAININGS
+    groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """What can be asked for."""
+        return [*cls.trainings, *cls.groups]
+
+    def written(self, records: Mapping[str, TrainingRecord]) -> str:
+        """The page's text; draws its pictures."""
+        found = {name: _evaluated(record) for name, record in records.items()}
+        given, ahead = _lengths(found)
+        parts = ["# Relational Neural EM\n", _LEAD.format(given=given or WITH_INPUT, ahead=ahead or AHEAD)]
+        if self.quick:
+            parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
+        parts.append(_alike(records, self._all()))
+        for data, about in ((FOUR, "K = 5, as in training."), (MORE, "The same weights, K = 8.")):
+            rows = {model: _of(found, name, data) for name, model in MODELS.items()}
+            parts += [f"## {data.capitalize()}\n", f"{about} RNN: K = 1.\n", _scores(rows), _ahead(rows)]
+        rows = {"R-NEM": _of(found, "curtain", CURTAIN)}
+        about = "Three balls, trained and tested behind a black square that hides what is there; K = 5."
+        parts += ["## Curtain\n", f"{about}\n", _scores(rows), _ahead(rows)]
+        pictures = self._pictures(found)
+        parts += ["## Figures\n"] if pictures else []
+        parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in pictures.items()]
+        parts += [runs_table(records), problems(records)]
+        if not self.quick:
+            parts.append(commands(records, self.runs, TRAININGS, "nem reproduce relational", self.usual_seeds))
+        return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+    def _pictures(self, found: Mapping[str, Mapping[str, Sequence[Scores]]]) -> dict[str, str]:
+        """Draws what can be drawn; an earlier picture of a run that is no longer here stays."""
+        made: dict[str, str] = {}
+        for data, name in ((FOUR, "rollout-4-balls"), (MORE, "rollout-6-to-8-balls")):
+            curves = _curves({model: _of(found, training, data) for training, model in MODELS.items()})
+            if curves:
+                path = self.out / "figures" / f"{name}.png"
+                save_figure(error_curves(curves, "step without input", "BCE"), path)
+                made[f"Error by step without input, {data}: mean, and lowest to highest run"] = f"figures/{path.name}"
+        for name, data in (("bouncing-balls", FOUR), ("curtain", CURTAIN)):
+            path, training = self.out / "figures" / f"{name}.png", self._all()[name]
+            runs = usable(training, self.runs / name, unfinished=True) if _of(found, name, data) else []
+            if runs:
+                try:
+                    subject = Subject(self.evaluator, runs[:1], training.evaluations[data])
+                    save_figure(draw("attention", subject)[0].figure, path)
+                except NeuralEMError as error:  # a picture is not worth losing the page
+                    self.say(f"{path}: not drawn: {error}")
+            if path.is_file():
+                made[f"A typical sequence, {data}, and how much components heed each other"] = f"figures/{path.name}"
+        return made
+
+
+def _evaluated(record: TrainingRecord) -> dict[str, list[Scores]]:
+    """Each evaluation of all seeds."""
+    found: dict[str, list[Scores]] = {}
+    for run in record.runs.values():
+        for name, scores in run.evaluations.items():
+            found.setdefault(name, []).append(scores)
+    return found
+
+
+def _of(found: Mapping[str, Mapping[str, Sequence[Scores]]], training: str, data: str) -> Sequence[Scores]:
+    return found.get(training, {}).get(data, ())
+
+
+def _lengths(found: Mapping[str, Mapping[str, Sequence[Scores]]]) -> tuple[int, int]:
+    """The steps with input and those without, of the evaluations that there are."""
+    every = [scores for record in found.values() for seeds in record.values() for scores in seeds]
+    ahead = [len(curve.mean) for scores in every for curve in scores.rollout.values()]
+    return max((scores.steps or 0 for scores in every), default=0), max(ahead, default=0)
+
+
+def _scores(rows: Mapping[str, Sequence[Scores]]) -> str:
+    """A row for each model, and one for each grouping without learning."""
+    header = ["model", "ARI, mean over steps", "ARI, last step", "BCE, mean over steps", "BCE, last step",
+              "relational BCE, mean over steps", "sequences", "runs"]  # fmt: skip
+    columns: tuple[Callable[[Scores], float | None], ...] = (
+        lambda s: _mean(s.mean_over_steps, "ari"), lambda s: _mean(s.last_step, "ari"),
+        lambda s: _mean(s.mean_over_steps, "upper_bound"), lambda s: _mean(s.last_step, "upper_bound"),
+        lambda s: _mean(s.mean_over_steps, "relational"),
+    )  # fmt: skip
+    lines = []
+    for model, seeds in rows.items():
+        cells = [number(MeanDeviation.of(column(scores) for scores in seeds)) for column in columns]
+        counts = sorted({scores.sequences for scores in seeds if scores.sequences})
+        lines.append([model, *(cells if seeds else ["*missing*", *cells[1:]]), _counts(counts), f"{len(seeds)}"])
+    first = next((seeds[0] for seeds in rows.values() if seeds), None)
+    for name, scores in ({} if first is None else first.baselines).items():
+        ari = number(MeanDeviation.of([_mean(scores, "ari")]))
+        lines.append([f"{name}, no learning", MISSING, ari, *[MISSING] * 5])
+    return markdown_table(header, lines)
+
+
+def _ahead(rows: Mapping[str, Sequence[Scores]]) -> str:
+    """The error at each step without input: the models', and that of the last frame repeated."""
+    curves = _curves(rows)
+    if not curves:
+        return ""
+    steps = min(len(run) for runs in curves.values() for run in runs)
+    spans = {f"{step + 1}": slice(step, step + 1) for step in range(steps)}
+    spans |= {f"mean of 1 to {last}": slice(last) for last in (HALF, AHEAD) if last <= steps}
+    lines = [
+        [name, *(number(MeanDeviation.of(sum(run[span]) / len(run[span]) for run in runs)) for runs in curves.values())]
+        for name, span in spans.items()
+    ]
+    return f"{_ROLLOUT}\n{markdown_table(['step without input', *curves], lines)}"
+
+
+def _curves(rows: Mapping[str, Sequence[Scores]]) -> dict[str, list[list[float]]]:
+    """By model each run's errors without input, and as a baseline that of the last frame repeated, once."""
+    curves = {model: _errors(seeds, "upper_bound") for model, seeds in rows.items()}
+    repeated = [run for seeds in rows.values() for run in _errors(seeds, "repeated")][:1]  # the data's, not the runs'
+    return {name: runs for name, runs in (curves | {REPEATED: repeated}).items() if runs}
+
+
+def _errors(seeds: Sequence[Scores], name: str) -> list[list[float]]:
+    curves = (scores.rollout[name].mean for scores in seeds if name in scores.rollout)
+    return [[value for value in curve if value is not None] for curve in curves if None not in curve]
+
+
+def _alike(records: Mapping[str, TrainingRecord], trainings: Mapping[str, Training]) -> str:
+    """How the models were trained, and loudly where those that are compared were not trained alike."""
+    lines = {
+        name: " / ".join(sorted({_length(trainings[name], run) for run in record.runs.values()}))
+        for name, record in records.items()
+    }
+    if not lines:
+        return "No model has been trained yet.\n"
+    same = len(lines) > 1 and len(set(lines.values())) == 1 and " / " not in next(iter(lines.values()))
+    if same:
+        return f"Every model was trained with {next(iter(lines.values()))}; the authors trained for up to 500 epochs.\n"
+    compared = {line for name, line in lines.items() if name in MODELS}
+    warning = "**The models were not all trained alike; their numbers do not compare.** " if len(compared) > 1 else ""
+    told = "; ".join(f"{name}: {line}" for name, line in lines.items())
+    return f"{warning}Training: {told}. The authors trained for up to 500 epochs.\n"
+
+
+def _length(training: Training, run: SeedRecord) -> str:
+    """Epochs, sequences an epoch and the other settings of a run that are not the preset's."""
+    settings = dict(run.settings)
+    sequences = settings.pop("data.train_size", training.experiment().data.train_size)
+    others = "".join(f", {name}={value}" for name, value in settings.items())
+    count = "1 epoch" if run.epochs == 1 else f"{run.epochs or 0} epochs"
+    epochs = count if run.stopped != "patience" else "epochs until patience ended it"
+    return f"{epochs} of {sequences:,} sequences{others}"
+
+
+def _counts(counts: Sequence[int]) -> str:
+    return " / ".join(f"{count:,}" for count in counts) or MISSING
+
+
+def _mean(scores: Mapping[str, object], name: str) -> float | None:
+    return getattr(scores.get(name), "mean", None)
