@@ -103,7 +103,7 @@ class TetrominoesConfig(FlyingColoursConfig):
 @kind("coloured-digits")
 @dataclass(frozen=True, kw_only=True)
 class ColouredDigitsConfig(FlyingColoursConfig):
-    """Handwritten digits, halved and cropped as in flying MNIST, each of one random colour where its ink is above 0.5.
+    """Handwritten digits, halved and cropped as in flying MNIST, each of one random colour where its ink is above 0.25.
 
     Attributes:
         digits: draw only on the first so many training digits, in every split; ``None``: all digits.
@@ -125,7 +125,7 @@ class ColouredDigitsConfig(FlyingColoursConfig):
         """The digits of the split that have any ink."""
         digits = digits_of(split, self.digits, self.mnist, "before")
         sprites = digit_sprites(digits, True, 0.5, 0.5)
-        inked = torch.from_numpy(digits > LEVELS // 2)
+        inked = torch.from_numpy(digits > LEVELS // 4)  # at 0.5 thin strokes fall to pieces
         kept = inked.flatten(1).any(dim=1)
         cells = torch.nn.functional.pad(inked[kept].to(torch.uint8), (1, 1, 1, 1))
         box = torch.stack([sprites.height, sprites.width], dim=1)[kept]
