@@ -20,7 +20,7 @@ from neural_em.data.generated import Painted, SceneConfig, SceneReader
 from neural_em.data.grounds import GROUNDS, Ground, distinct_colours, draw_ground
 from neural_em.data.motion import UNIT
 from neural_em.data.painting import Objects, Painter
-from neural_em.data.pictures import Pictures
+from neural_em.data.silhouettes import Pictures
 from neural_em.errors import refuse, unknown
 from neural_em.fields import Check, choice, integer, number, optional
 

@@ -15,8 +15,8 @@ from neural_em.data.config import MAX_SIDE, Split, kind
 from neural_em.data.digits import LEVELS, digit_sprites, digits_of
 from neural_em.data.motion import UNIT, reflect
 from neural_em.data.painting import ONE
-from neural_em.data.pictures import Pictures, blocks, from_bitmaps
 from neural_em.data.shapes import BITMAPS
+from neural_em.data.silhouettes import Pictures, blocks, from_bitmaps
 from neural_em.fields import Check, choice, integer, optional, several, text
 
 _TILE = 5  # pixels along a tile of a tetromino

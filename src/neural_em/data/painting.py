@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neural_em.data.grounds import ONE_COLOUR, Ground, Tables, paint_ground
 from neural_em.data.motion import UNIT
-from neural_em.data.pictures import Pictures
+from neural_em.data.silhouettes import Pictures
 from neural_em.data.surfaces import add_noise, noise_table, surfaces
 
 ONE = 4096  # stands for one cell of a picture a pixel

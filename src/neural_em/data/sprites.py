@@ -14,7 +14,7 @@ from neural_em import randomness
 from neural_em.data.colour import ColourConfig, Drawn
 from neural_em.data.config import Split, kind
 from neural_em.data.motion import HEADINGS, UNIT, directions, wander
-from neural_em.data.pictures import FAMILIES, GRID, Pictures, family_pictures
+from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, family_pictures
 from neural_em.data.surfaces import SHADED, TEXTURED, surfaces
 from neural_em.errors import refuse
 from neural_em.fields import TINY, Check, choice, number, several

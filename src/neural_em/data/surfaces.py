@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.grounds import TILE, textures
-from neural_em.data.pictures import GRID
+from neural_em.data.silhouettes import GRID
 
 SHADED, TEXTURED = 1, 5  # the first shaded and the first textured surface; 0 is flat
 _TEXTURES = (0, 1, 2, 3, 4, 12, 13, 14, 15, 20, 21)  # coarse enough to be seen on an object

@@ -277,7 +277,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
 
 def _by_objects(steps: Arrays, objects: np.ndarray | None) -> dict[str, dict[str, Summary]]:
     """The last step of (S,T,N), apart for each number of objects (N,); nothing where it is always the same."""
-    numbers = [] if objects is None else np.unique(objects).tolist()
+    numbers = [] if objects is None else np.unique(objects[objects > 0]).tolist()
     if len(numbers) < 2:
         return {}
     return {
