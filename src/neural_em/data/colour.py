@@ -67,7 +67,7 @@ class ColourConfig(SceneConfig):
         """Refuses frames without room for the objects."""
         super().check_together()
         if self.most_objects is not None and self.most_objects < self.objects:
-            refuse("most_objects", f"at least {self.objects}, the number of objects", self.most_objects)
+            refuse("most_objects", f"at least {self.objects}, as objects is; set both", self.most_objects)
         room = self.height * self.width // self.PIXELS
         if self.most > room:
             refuse("most_objects", f"at most {room}, which fit into {self.height} x {self.width} pixels", self.most)
