@@ -65,6 +65,10 @@ def _serving(device: str) -> list[dict[str, Any]]:
         data = load_split(DataConfig("flying-shapes", train_size=2000, fresh=fresh), "training", 0, device)
         what = f"a batch of {BATCH}, {'made fresh' if fresh else 'held in memory'}"
         rows.append(_row(what, device, lambda data=data: data.batch(indices), times=10))
+    for kind in ("coloured-shapes", "sprites", "objects"):
+        config = DataConfig(kind, ground="mixed", objects=5, most_objects=5, frames=20)
+        data = load_split(config, "training", 0, device, size=2000)
+        rows.append(_row(f"paint a batch of {BATCH} {kind}", device, lambda data=data: data.batch(indices), times=10))
     return rows
 
 

@@ -167,3 +167,32 @@ def test_a_curtain_takes_other_numbers_of_balls(nem, tmp_path: Path) -> None:  #
         config = file.attrs["config"]
     assert "objects: 2\n" in config
     assert "curtain: 28\n" in config
+
+
+@pytest.mark.parametrize("kind", ["coloured-shapes", "tetrominoes", "sprites", "objects"])
+def test_data_in_colour_have_three_channels_in_the_file(kind: str, nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The authors' layout, (T, N, H, W, C); what is not of one object's group is the ground, so nothing overlaps."""
+    options = [
+        "--frames",
+        "2",
+        "--train-size",
+        "3",
+        "--validation-size",
+        "1",
+        "--test-size",
+        "1",
+        "--set",
+        "visible=0.5",
+    ]
+    status, _, errors = nem("data", kind, *options, "--out", "colour.h5", "--preview", "colour.png")
+    assert status == 0, errors
+    with h5py.File(tmp_path / "colour.h5") as file:
+        features, groups, overlaps = (file["training"][name][()] for name in ("features", "groups", "overlaps"))
+    side = {"coloured-shapes": 28, "tetrominoes": 35}.get(kind, 64)
+    assert features.shape == (2, 3, side, side, 3)
+    assert groups.shape == overlaps.shape == (2, 3, side, side, 1)
+    assert features.dtype == "float32"
+    assert 0 <= features.min() < features.max() <= 1
+    assert not overlaps.any()
+    assert groups.max() >= 1
+    assert (tmp_path / "colour.png").stat().st_size > 500

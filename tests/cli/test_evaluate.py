@@ -126,6 +126,18 @@ def usual_notes(result: dict[str, Any]) -> int:
     return (result["unscored_images"] > 0) + bool(result["note"])
 
 
+def test_a_probe_is_written_and_shown(run_nem: Run, hand_made: Run, trained: Path, refused: Run) -> None:
+    ended = run_nem("evaluate", trained / "seed-0", "--probe", "--size", 30, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    found = read(trained / "seed-0" / "evaluations" / "test-size30-probe.json")["probe"]
+    assert found["position"]["score"] == "R²"
+    assert found["position"]["linear"] <= 1
+    assert "read from theta" in ended.out
+    assert "position, R²" in ended.out
+    assert Evaluation(probe=True).options() == "--probe"
+    assert "probe: these data do not tell" in refused("evaluate", hand_made().folder, "--probe", "--device", "cpu")
+
+
 def test_a_rollout_of_ones_own_data_needs_its_frames(run_nem: Run, hand_made: Run, refused: Run) -> None:
     run = hand_made()  # 4 frames
     ended = run_nem("evaluate", run.folder, "--rollout", 2, "--device", "cpu")

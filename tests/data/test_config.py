@@ -120,7 +120,9 @@ def test_a_file_from_before_kinds_had_their_own_fields_is_read() -> None:
         "test_size": 10000, "fresh": False,
     }  # fmt: skip
     assert config.from_dict(DataConfig, older) == DataConfig("flying-shapes", objects=5)
-    with pytest.raises(NeuralEMError, match="digits is for kind 'flying-mnist', not for 'flying-shapes'"):
+    with pytest.raises(
+        NeuralEMError, match="digits is for kind 'flying-mnist' or 'coloured-digits', not for 'flying-shapes'"
+    ):
         config.from_dict(DataConfig, {**older, "digits": 20})
     files = {**older, "kind": "file", "objects": None, "path": "x", "frames": None, "height": None, "width": None}
     assert config.from_dict(DataConfig, files) == DataConfig("file", path="x")

@@ -22,16 +22,25 @@ def data(
     out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
     preview: Annotated[Path | None, typer.Option(help="Picture of a few training sequences to write.")] = None,
     objects: Annotated[
-        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls")
+        int | None,
+        typer.Option(
+            help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls, 1 to 4 sprites, 1 to 6 objects"
+        ),
     ] = None,
     frames: Annotated[
-        int | None, typer.Option(help="Frames of a sequence.", show_default="21; static 1, balls 51")
+        int | None, typer.Option(help="Frames of a sequence.", show_default="21; static and tetrominoes 1, balls 51")
     ] = None,
     height: Annotated[
-        int | None, typer.Option(help="Height of a frame.", show_default="28 for shapes, 24 for digits, 64 for balls")
+        int | None,
+        typer.Option(
+            help="Height of a frame.", show_default="28 for shapes, 24 for digits, 35 for tetrominoes, else 64"
+        ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(help="Width of a frame.", show_default="28 for shapes, 24 for digits, 64 for balls")
+        int | None,
+        typer.Option(
+            help="Width of a frame.", show_default="28 for shapes, 24 for digits, 35 for tetrominoes, else 64"
+        ),
     ] = None,
     train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
     validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
@@ -76,8 +85,9 @@ def data(
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
-    KIND is static-shapes, flying-shapes, flying-mnist or bouncing-balls. --threshold, --overlap-above, --crop, --digits
-    and --mnist are about digits, --curtain is about balls.
+    KIND is static-shapes, flying-shapes, flying-mnist or bouncing-balls; in colour coloured-shapes, coloured-digits,
+    tetrominoes, sprites or objects. --threshold, --overlap-above, --crop, --digits and --mnist are about digits,
+    --curtain is about balls; --set ground=mixed and the like are about colour.
     """
     from neural_em import config as configs
     from neural_em.data import KINDS, DataConfig

@@ -48,6 +48,9 @@ def evaluate(
     static: Static = False,
     data: Data = None,
     masks: Masks = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also say what can be read from theta: position, colour, shape, size.")
+    ] = False,
     starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
     size: Annotated[int | None, typer.Option(help="Sequences to score.", show_default="the whole split")] = None,
     batch_size: BatchSize = 500,
@@ -76,7 +79,7 @@ def evaluate(
 
     evaluation = Evaluation(
         objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout,
+        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout, probe,
     )  # fmt: skip
     found = find_runs(runs, weights, preset)
     results, paths = [], []

@@ -84,7 +84,9 @@ class BouncingBallsConfig(SceneConfig):
         split_of: dict[str, Split] = {"training": "training", "validation": "validation", "test": "test"}
         scenes = self.scenes(split_of[split], seed, device)
         if self.fresh and split == "training":
-            return StreamingDataset(SceneReader(scenes), count, self.shape, True, device, True, self.note())
+            data = StreamingDataset(SceneReader(scenes), count, self.shape, True, device, True, self.note())
+            data.truth = lambda indices: described(scenes.tracks(indices))
+            return data
         return BallDataset(scenes, count)
 
 
@@ -158,6 +160,7 @@ class BallDataset(Dataset):
         """Moves the balls of the first so many scenes."""
         self.shape, self.device, self.note = scenes.shape, scenes.device, scenes.config.note()
         self._tracks, self._curtain = scenes.tracks(torch.arange(count)), scenes.config.curtain
+        self.truth = lambda indices: described(self._select(indices))
 
     def __len__(self) -> int:
         """How many sequences there are."""
@@ -178,6 +181,12 @@ class BallDataset(Dataset):
         if not indices.is_cuda and len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
             refuse("indices", f"numbers from 0 to {len(self) - 1}", f"{int(indices.min())} to {int(indices.max())}")
         return self._tracks.select(indices.to(self.device, non_blocking=True))
+
+
+def described(tracks: Tracks) -> dict[str, Tensor]:
+    """Position and size of the balls, in pixels; see `Dataset.properties`."""
+    position = tracks.position.transpose(0, 1)  # (T,N,K,2)
+    return {"position": position, "size": (2 * tracks.radius).expand(len(position), *tracks.radius.shape)}
 
 
 def bouncing_balls(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,8 @@ class Dataset(ABC):
         resident: Whether all of it lies on the device, so that a batch can be taken without the host.
         endless: Whether indices may go beyond the length: ``epoch * length + i`` is then a sequence of its own.
         note: What a reader of scores has to know about the data; usually empty.
+        background: Whether group 0 is the background and nothing else, so that it can be scored too.
+        truth: What `properties` asks; ``None`` where nobody knows.
     """
 
     shape: tuple[int, int, int, int]
@@ -37,6 +40,8 @@ class Dataset(ABC):
     resident: bool = False
     endless: bool = False
     note: str = ""
+    background: bool = False
+    truth: Callable[[Tensor], dict[str, Tensor]] | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -49,6 +54,14 @@ class Dataset(ABC):
     def collisions(self, indices: Tensor) -> Tensor | None:
         """Where (T,B,H,W) the frames of these sequences show objects that have just met; None where nobody knows."""
         return None
+
+    def properties(self, indices: Tensor) -> dict[str, Tensor]:
+        """What is true of the K objects of these sequences, by name, (T,B,K,...); nothing where nobody knows.
+
+        Object k has group k + 1. Numbers, such as ``position`` and ``colour``, are floating-point; what is one of
+        several, such as ``shape``, is an integer. Objects that are not there have values that mean nothing.
+        """
+        return {} if self.truth is None else self.truth(indices)
 
 
 class MemoryDataset(Dataset):

@@ -81,9 +81,18 @@ class SceneConfig(DataConfig):
         scenes = self.scenes(cast(Split, split), seed, device)
         T, C, H, W = self.shape
         endless = self.fresh and split == "training"
+        data: Dataset
         if endless or count * T * H * W * (C * scenes.dtype.itemsize + 1) > budget:
-            return StreamingDataset(SceneReader(scenes), count, self.shape, True, device, endless, self.note())
-        return MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
+            data = StreamingDataset(SceneReader(scenes), count, self.shape, True, device, endless, self.note())
+        else:
+            data = MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
+        data.background, data.truth = self.background, getattr(scenes, "properties", None)
+        return data
+
+    @property
+    def background(self) -> bool:
+        """Whether group 0 is the background and nothing else."""
+        return False
 
     def note(self) -> str:
         """Of few objects there are few scenes."""
@@ -112,6 +121,30 @@ def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
         frames[lot] = some.frames
         groups[lot] = some.groups
     return frames, groups
+
+
+def generate(
+    kind: str, num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
+    **fields: object,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Sequences of any generated kind.
+
+    Args:
+        kind: One of `neural_em.data.KINDS`, such as "sprites".
+        num: How many sequences.
+        seed: Together with the split and its index, names a sequence, the same on every device.
+        split: "training", "validation" or "test".
+        device: Where to make them.
+        start: Index of the first sequence.
+        fields: Of the kind's config: objects, frames, height, width, ground ...
+
+    Returns:
+        Frames (T,N,C,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
+    """
+    config = DataConfig(kind, **fields)
+    if not isinstance(config, SceneConfig):
+        refuse("kind", "one that is generated", repr(kind))
+    return make(config.scenes(split, seed, device), num, start)
 
 
 def make(scenes: Generator, num: int, start: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

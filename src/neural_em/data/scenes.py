@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.config import MAX_SIDE, SPLITS, Split
+from neural_em.data.config import MAX_OBJECTS, MAX_SIDE, SPLITS, Split
 from neural_em.data.generated import Painted, SceneConfig
 from neural_em.data.motion import reflect
 from neural_em.errors import refuse, unknown
@@ -155,6 +155,15 @@ class Scenes:
             for start in range(0, count, lot):
                 stop = min(start + lot, count)
                 yield slice(first + start, first + stop), self._paint(placement.select(slice(start, stop)), self.frames)
+
+    def properties(self, indices: Tensor) -> dict[str, Tensor]:
+        """Position of the objects' centres, in pixels, and which of the few pictures they are; see `Dataset`."""
+        sprite, corner, velocity, room = self.place(indices)
+        box = torch.tensor([self.height, self.width], device=self.device) - room  # (N,K,2)
+        path = reflect(corner, velocity, room, self.frames).permute(3, 0, 1, 2)  # (T,N,K,2)
+        known = {"position": path + box / 2}
+        few = len(self.sprites.values) <= MAX_OBJECTS  # of many digits, nobody can tell which one it is
+        return {**known, "shape": sprite.expand(self.frames, *sprite.shape)} if few else known
 
     def _draw(self, indices: Tensor, attempts: Tensor) -> Placement:
         """Each of the attempts (A,) at each of the scenes (N,): N * A placements."""

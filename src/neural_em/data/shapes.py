@@ -63,6 +63,11 @@ class FlyingShapesConfig(FlyingConfig):
     PIXELS: ClassVar[int] = 40
     CHECKS: ClassVar[Mapping[str, Check]] = {"overlap": choice(("maximum", "hide"))}
 
+    @property
+    def background(self) -> bool:
+        """Whether group 0 is the background and nothing else."""
+        return self.overlap == "hide"
+
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
         """The sequences of one split; the three splits never share one."""
         return Scenes(self, shape_sprites(), split, seed, device)

@@ -28,6 +28,7 @@ _MOST_NUMBERS = 1 << 31  # in all steps' psi of a single sequence
 # the most that anybody can mean; more is a slip of the finger, and is refused before it takes memory
 LIMITS = {"components": 1024, "steps": 100_000, "starts": 1000, "limit": 10**8, "batch_size": 10**6}
 ROLLOUT = "rollout:"  # before the names of what is measured on steps without input
+BACKGROUND = "background:"  # before the names of scores that count the background as a group
 Arrays = dict[str, np.ndarray]
 
 
@@ -89,7 +90,8 @@ def evaluate(
         for first in range(0, size, batch_size):
             indices = torch.arange(first, min(first + batch_size, size))
             met = dataset.collisions(indices)
-            parts.append(_evaluate_batch(model, dataset.batch(indices), met, indices, config, steps))
+            batch = dataset.batch(indices)
+            parts.append(_evaluate_batch(model, batch, met, indices, config, steps, dataset.background))
             if progress is not None:
                 progress(first + len(indices), size)
     # the sequences are the last axis of every array
@@ -138,8 +140,9 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 
 def _evaluate_batch(
-    model: Model, batch: Batch, met: Tensor | None, indices: Tensor, config: EvaluationConfig, steps: int
-) -> Arrays:
+    model: Model, batch: Batch, met: Tensor | None, indices: Tensor, config: EvaluationConfig, steps: int,
+    background: bool,
+) -> Arrays:  # fmt: skip
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
@@ -153,10 +156,12 @@ def _evaluate_batch(
     for start in range(config.starts):
         keys = start_keys(config.seed, start, indices, device)
         found = infer(model, frames, config.components, keys, steps, config.rollout, check=start == 0)
-        starts.append(_evaluate_start(model, found, groups, met, steps))
+        starts.append(_evaluate_start(model, found, groups, met, steps, background))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
         arrays["scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
+        there = [(groups == g).flatten(2).any(dim=2).any(dim=0) for g in range(1, int(groups.max()) + 1)]  # (B,) each
+        arrays["objects"] = torch.stack([torch.zeros_like(indices, device=device), *there]).sum(dim=0).cpu().numpy()
         if config.baselines:
             keys = randomness.keys(config.seed, _BASELINE, indices, device=device)
             arrays |= _baselines(frames[min(steps, len(frames) - 1)], groups[steps - 1], config.components, keys)
@@ -164,7 +169,7 @@ def _evaluate_batch(
 
 
 def _evaluate_start(
-    model: Model, found: Iterable[Step], groups: Tensor | None, met: Tensor | None, steps: int
+    model: Model, found: Iterable[Step], groups: Tensor | None, met: Tensor | None, steps: int, background: bool
 ) -> Arrays:
     """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame.
 
@@ -189,6 +194,9 @@ def _evaluate_start(
         scores["relational"] = torch.stack(relational)
     if groups is not None:
         scores |= _grouping(groups, torch.stack(assignment), steps)
+        if background:
+            everything = grouping_scores(groups[steps - 1] + 1, assignment[steps - 1])._asdict()
+            scores |= {f"{BACKGROUND}{name}": score for name, score in everything.items()}
     arrays = {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}
     rolled = {f"{ROLLOUT}{name}": array[steps:] for name, array in arrays.items() if array.ndim == 2 and repeated}
     if repeated:
@@ -242,6 +250,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
     for key in (key for key in arrays if key.startswith("baseline:")):
         _, baseline, name = key.split(":")
         baselines.setdefault(baseline, {})[name] = Summary.of(arrays[key])
+    background = {name.removeprefix(BACKGROUND): each for name, each in arrays.items() if name.startswith(BACKGROUND)}
     scored = arrays.get("scored")
     _, T, N = steps["total"].shape
     loss = np.einsum("stn,t->sn", steps["total"], weights)
@@ -261,7 +270,20 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
         baselines=baselines,
         per_sequence={name: tuple(map(_number, array[0, -1])) for name, array in steps.items()},
         rollout={name: Curve.of(array) for name, array in rollout.items()},
+        with_background={name: Summary.of(array) for name, array in background.items()},
+        by_objects=_by_objects(steps, arrays.get("objects")),
     )
+
+
+def _by_objects(steps: Arrays, objects: np.ndarray | None) -> dict[str, dict[str, Summary]]:
+    """The last step of (S,T,N), apart for each number of objects (N,); nothing where it is always the same."""
+    numbers = [] if objects is None else np.unique(objects[objects > 0]).tolist()
+    if len(numbers) < 2:
+        return {}
+    return {
+        str(number): {name: Summary.of(array[:, -1, objects == number]) for name, array in steps.items()}
+        for number in numbers
+    }
 
 
 def _mean_over_steps(array: np.ndarray) -> np.ndarray:

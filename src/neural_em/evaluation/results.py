@@ -92,6 +92,23 @@ class StartSpread:
 
 
 @dataclass(frozen=True)
+class Readout:
+    """How well a property of the objects can be read from theta.
+
+    Attributes:
+        score: ``R²`` or ``accuracy``, of which the two that follow are.
+        linear: by a linear readout.
+        network: by a small network.
+        objects: how many were scored.
+    """
+
+    score: str
+    linear: float
+    network: float
+    objects: int
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything one evaluation found; sequences and starts are pooled unless a field says otherwise.
 
@@ -115,6 +132,9 @@ class Result:
         per_sequence: last-step values of the first start, in the order of the data set's indices.
         rollout: each step without input that follows, and as ``repeated`` the prediction error of the last real frame;
             grouping scores are of the assignment to the model's own prediction. Empty where there was no rollout.
+        with_background: scores of the last step that count the background as a group too; of data without overlaps.
+        by_objects: the last step of the sequences with so many objects, where the number varies.
+        probe: what can be read from theta, by the property's name; empty where it was not asked for.
     """
 
     settings: Mapping[str, Any]
@@ -132,6 +152,9 @@ class Result:
     baselines: Mapping[str, Mapping[str, Summary]]
     per_sequence: Mapping[str, tuple[float | None, ...]]
     rollout: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+    with_background: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
+    by_objects: Mapping[str, Mapping[str, Summary]] = dataclasses.field(default_factory=dict)
+    probe: Mapping[str, Readout] = dataclasses.field(default_factory=dict)
 
     @property
     def rollout_steps(self) -> int:
@@ -167,6 +190,8 @@ class Result:
             "mean over steps": self.mean_over_steps,
             "whole sequence": self.whole_sequence,
             "start with the lowest loss": {name: spread.lowest_loss for name, spread in self.starts.items()},
+            "with background": self.with_background,
+            **{f"objects: {number}": scores for number, scores in self.by_objects.items()},
             **{f"baseline: {name}": scores for name, scores in self.baselines.items()},
         }
         for section, summaries in sections.items():

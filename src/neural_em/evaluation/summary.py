@@ -107,6 +107,8 @@ def result_table(result: Result) -> str:
     }
     if result.whole_sequence:
         columns["whole sequence"] = lambda name: _mean(result.whole_sequence.get(name))
+    if result.with_background:
+        columns["with background"] = lambda name: _mean(result.with_background.get(name))
     if result.starts:
         spreads = result.starts
         columns["± over starts"] = lambda name: _text(spreads[name].deviation)
@@ -118,6 +120,15 @@ def result_table(result: Result) -> str:
              f"{_counted(result.settings['components'], 'component')}, "
              f"{_counted(result.settings['starts'], 'start')}"]  # fmt: skip
     lines.append(_table(["", *columns], [[TITLES[name], *(cell(name) for cell in columns.values())] for name in names]))
+    if result.by_objects:
+        shown = [name for name in ("ami_max", "ari", "iou") if name in result.last_step]
+        rows = [[number, str(scores["total"].count), *(_mean(scores.get(name)) for name in shown)]
+                for number, scores in result.by_objects.items()]  # fmt: skip
+        lines.append(_table(["objects", "sequences", *(TITLES[name] for name in shown)], rows))
+    if result.probe:
+        rows = [[f"{name}, {found.score}", _text(found.linear), _text(found.network), f"{found.objects:,}"]
+                for name, found in result.probe.items()]  # fmt: skip
+        lines.append(_table(["read from theta", "linear", "network", "objects"], rows))
     lines += _rollout({name: [_text(mean) for mean in curve.mean] for name, curve in result.rollout.items()})
     if result.unscored_images:
         lines.append(f"nothing to score in {_counted(result.unscored_images, 'image')}, "
@@ -132,12 +143,11 @@ def result_table(result: Result) -> str:
 def aggregate_table(runs: Aggregate) -> str:
     """Several runs as a table for the terminal: mean ± sample standard deviation."""
     names = [name for name in TITLES if name in runs.curves]
-    rows = [
-        [TITLES[name], *(_deviation(scores.get(name)) for scores in runs.sections.values())] for name in names
-    ]  # fmt: skip
+    sections = {name: scores for name, scores in runs.sections.items() if not name.startswith("objects: ")}
+    rows = [[TITLES[name], *(_deviation(scores.get(name)) for scores in sections.values())] for name in names]
     title = f"{_counted(runs.runs, 'run')} of {_counted(runs.sequences, 'sequence')}, {_counted(runs.steps, 'step')}"
     rollout = {name: [_deviation(step) for step in curve] for name, curve in runs.rollout.items()}
-    return "\n".join([title, _table(["", *runs.sections], rows), *_rollout(rollout)])
+    return "\n".join([title, _table(["", *sections], rows), *_rollout(rollout)])
 
 
 def _rollout(cells: Mapping[str, Sequence[str]]) -> list[str]:

@@ -18,6 +18,7 @@ from neural_em.data.config import MAX_OBJECTS, SPLITS
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.evaluate import LIMITS
+from neural_em.evaluation.probe import check_known, probe
 from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
 from neural_em.fields import Check, Checked, flag, integer, optional
 from neural_em.files import absolute
@@ -30,7 +31,7 @@ from neural_em.training import device as devices
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
-_NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size", "seed")
+_NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size", "seed", "probe")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Evaluation(Checked):
         changes: other fields of generated data, such as ``data.threshold=0.25``.
         rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
             many are held back, unless ``steps`` says how many to read.
+        probe: also say what can be read from theta, of data that know their objects.
     """
 
     objects: int | None = None
@@ -68,6 +70,7 @@ class Evaluation(Checked):
     batch_size: int = 500
     changes: tuple[str, ...] = ()
     rollout: int = 0
+    probe: bool = False
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{name: optional(integer(1, LIMITS[name])) for name in ("components", "steps")},
@@ -75,7 +78,7 @@ class Evaluation(Checked):
         "objects": optional(integer(1, MAX_OBJECTS)),
         "size": optional(integer(1, LIMITS["limit"])),
         "rollout": integer(0, LIMITS["steps"]),
-        "static": flag,
+        **dict.fromkeys(("static", "probe"), flag),
     }
 
     def check_together(self) -> None:
@@ -197,10 +200,14 @@ class Evaluator:
         """Evaluates a run; the result's settings say everything that it depends on."""
         about = identity(run, evaluation)  # first: files that change in the meantime are not those that were read
         data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
+        if evaluation.probe:
+            check_known(data)
         told = None if self.progress is None else _named(self.progress, run.name)
         precision = devices.of_evaluation(run.experiment.training.precision)
         with devices.products(precision, self.device):
             result = evaluate(model, data, evaluation.config(run), told)
+            if evaluation.probe:
+                result = replace(result, probe=probe(model, data, evaluation.config(run)))
         made = environment.describe(self.device, devices.resolve(precision, self.device))
         seconds = round(time.monotonic() - began, 3)
         settings = {

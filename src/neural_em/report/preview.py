@@ -20,7 +20,9 @@ _MAX_COLUMNS = 8
 
 
 def draw_preview(frames: NDArray[Any], groups: NDArray[np.uint8] | None, zoom: int = 4) -> NDArray[np.uint8]:
-    """Sequences below each other, time to the right; under each frame its groups, overlaps in white.
+    """Sequences below each other, time to the right; under each frame its groups.
+
+    Groups are as bright as the frame, overlaps white; of frames in colour they are fully bright, and the rest is black.
 
     Args:
         frames: (T,N,C,H,W) in [0, 1].
@@ -68,7 +70,8 @@ def _grey(frame: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _coloured(frame: NDArray[Any], groups: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Groups (H,W) in their colours, darkened where the frame (C,H,W) is dark."""
+    """Groups (H,W) in their colours, darkened where a grey frame (C,H,W) is dark."""
     table = np.vstack([np.array([_OVERLAP], np.uint8), palette(LIMIT)])
     wrapped = np.where(groups == 0, 0, (groups.astype(int) - 1) % LIMIT + 1)  # there are only so many colours
-    return np.round(table[wrapped] * frame.max(axis=0)[..., None]).astype(np.uint8)
+    bright = groups > 0 if len(frame) > 1 else frame[0]
+    return np.round(table[wrapped] * bright[..., None]).astype(np.uint8)

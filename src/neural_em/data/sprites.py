@@ -1,0 +1,139 @@
+"""Sprites and objects: geometric figures of any size and angle, in colour, still or moving by fractions of a pixel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from neural_em import randomness
+from neural_em.data.colour import ColourConfig, Drawn
+from neural_em.data.config import Split, kind
+from neural_em.data.motion import HEADINGS, UNIT, directions, wander
+from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, family_pictures
+from neural_em.data.surfaces import SHADED, TEXTURED, surfaces
+from neural_em.errors import refuse
+from neural_em.fields import TINY, Check, choice, number, several
+
+_SMALLEST = 3  # pixels
+SURFACES = ("flat", "shaded", "textured", "mixed")
+
+
+@kind("sprites")
+@dataclass(frozen=True, kw_only=True)
+class SpritesConfig(ColourConfig):
+    """Ellipses, squares and hearts of any colour, size and angle.
+
+    Attributes:
+        shapes: families that objects are of, all equally likely; ``ellipse``, ``square``, ``heart``, ``polygon``,
+            ``star``, ``letter``, ``blob`` and ``ring``.
+        smallest: object, measured across, in parts of the frame's shorter side.
+        largest: likewise.
+        speed: an object's, at most, in pixels a frame; any up to it is equally likely, in any direction.
+        motion: ``straight``, or ``varied``: some stand, some fly straight, some in curves, some faster and faster or
+            slower and slower.
+        surface: of the objects: ``flat``, all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``.
+        grey: the share of sequences without colour.
+        noise: the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1.
+    """
+
+    objects: int = 1
+    most_objects: int | None = 4
+    height: int = 64
+    width: int = 64
+    shapes: tuple[str, ...] = ("ellipse", "square", "heart")
+    smallest: float = 0.2
+    largest: float = 0.4
+    speed: float = 2.0
+    motion: str = "straight"
+    surface: str = "flat"
+    grey: float = 0.0
+    noise: float = 0.0
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "shapes": several(choice(FAMILIES), f"a list of {', '.join(FAMILIES)}"),
+        **dict.fromkeys(("smallest", "largest"), number("a number above 0, at most 1", TINY, 1)),
+        "speed": number("a number from 0 to 100", 0, 100),
+        "motion": choice(("straight", "varied")),
+        "surface": choice(SURFACES),
+        "grey": number("a number from 0 to 1", 0, 1),
+        "noise": number("a number from 0 to 1", 0, 1),
+    }
+
+    def check_together(self) -> None:
+        """Refuses sizes in the wrong order, and objects too small to be seen."""
+        super().check_together()
+        if self.largest < self.smallest:
+            refuse("largest", f"at least {self.smallest:g}, the smallest", f"{self.largest:g}")
+        pixels = self.smallest * min(self.height, self.width)
+        if pixels < _SMALLEST:
+            refuse("smallest", f"{_SMALLEST} pixels or more, or nothing is seen", f"{pixels:g} pixels")
+        if len(set(self.shapes)) != len(self.shapes):
+            refuse("shapes", "each family once", list(self.shapes))
+
+    @property
+    def plain(self) -> bool:
+        """Whether objects are of one colour each, and the camera without noise."""
+        return self.surface == "flat" and self.noise == 0
+
+    @property
+    def reach(self) -> int:
+        """Side of a square, in pixels, that holds any object wherever its centre is."""
+        return math.ceil(self.largest * min(self.height, self.width)) + 3
+
+    def pictures(self, split: Split) -> Pictures:
+        """All pictures of the families."""
+        return family_pictures(self.shapes)
+
+    def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
+        """The family, then one of its pictures; any size and angle; wholly inside the frame."""
+        N, K, device = len(key), self.most, key.device
+        _, counts = torch.unique_consecutive(pictures.sort[1:], return_counts=True)
+        family = randomness.integers(key, K, len(counts), stream=0)  # (N,K)
+        picture = 1 + (counts.cumsum(0) - counts)[family] + randomness.integers(key, K, counts[family], stream=1)
+        side = min(self.height, self.width) * UNIT
+        small, large = (int(part * side) for part in (self.smallest, self.largest))
+        size = small + randomness.integers(key, K, large - small + 1, stream=2)
+        sine, cosine = directions(device)[randomness.integers(key, K, HEADINGS, stream=3)].unbind(dim=-1)
+        turn = torch.stack([cosine, sine, -sine, cosine], dim=-1).view(N, K, 2, 2) * (GRID * UNIT)
+        turn = turn // size[..., None, None]
+        room = torch.tensor([self.height, self.width], device=device) * UNIT - size[..., None]  # (N,K,2)
+        start = torch.stack([randomness.integers(key, K, room[..., i] + 1, stream=4 + i) for i in (0, 1)], dim=-1)
+        path = wander(key, start, room, self.frames, int(self.speed * UNIT), self.motion == "varied")
+        return Drawn(picture, turn, path + (size // 2)[..., None, None], size)
+
+    def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See the base; a third of mixed surfaces is flat, a third shaded, a third textured."""
+        grey = randomness.uniform(key, 1, stream=6)[:, 0] < self.grey
+        sort = torch.full((len(key), self.most), SURFACES.index(self.surface), device=key.device)
+        if self.surface == "mixed":
+            sort = randomness.integers(key, self.most, 3, stream=7)
+        shaded = SHADED + randomness.integers(key, self.most, TEXTURED - SHADED, stream=8)
+        textured = TEXTURED + randomness.integers(key, self.most, len(surfaces()) - TEXTURED, stream=8)
+        surface = torch.where(sort == 0, 0, torch.where(sort == 1, shaded, textured))
+        noise = randomness.integers(key, 1, int(self.noise * 255 * 16) + 1, stream=9)[:, 0]
+        return grey, surface, noise
+
+
+@kind("objects")
+@dataclass(frozen=True, kw_only=True)
+class ObjectsConfig(SpritesConfig):
+    """Objects of great variety, to learn from what an object is.
+
+    To test on kinds of objects that were never seen, name some ``shapes`` in training and others in the test.
+    """
+
+    most_objects: int | None = 6
+    ground: str = "mixed"
+    shapes: tuple[str, ...] = ("ellipse", "polygon", "star", "letter", "blob", "ring")
+    smallest: float = 1 / 12
+    largest: float = 1 / 2
+    speed: float = 4.0
+    motion: str = "varied"
+    surface: str = "mixed"
+    grey: float = 0.25
+    noise: float = 0.05
