@@ -16,6 +16,7 @@ from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute
 from neural_em.model import BaseConfig, ModelConfig
 from neural_em.model import preset as network
+from neural_em.model.tagger import TaggerConfig
 from neural_em.storage.pretrained import lasting_name
 from neural_em.training.config import TrainingConfig
 
@@ -138,6 +139,10 @@ _BALLS = Experiment(
     "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
 )
 _WITHOUT_RELATIONS = replace(network("bouncing-balls"), m_step="recurrent")
+_TAGGER = Experiment(
+    "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
+    TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
+)  # fmt: skip
 
 PRESETS: dict[str, Experiment] = {
     "static-shapes": Experiment(
@@ -172,6 +177,8 @@ PRESETS: dict[str, Experiment] = {
         _BALLS, name="bouncing-balls-rnn", model=_WITHOUT_RELATIONS, training=replace(_BALLS.training, components=1)
     ),
     "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
+    "tagger": _TAGGER,
+    "tagger-batch-norm": replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
@@ -187,6 +194,8 @@ ABOUT: dict[str, str] = {
     "bouncing-balls-rnn-em": "the same without seeing each other: RNN-EM",
     "bouncing-balls-rnn": "the same with a single component: a recurrent network",
     "curtain": "R-NEM on three balls that pass behind a curtain",
+    "tagger": "Tagger, which the paper compares itself with, on its own images of 20 x 20 pixels, with layer norm",
+    "tagger-batch-norm": "the same with batch norm: scores depend on which images share a batch",
 }
 
 

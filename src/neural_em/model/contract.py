@@ -12,6 +12,7 @@ from neural_em.errors import refuse
 from neural_em.model.config import MODELS, BaseConfig, ModelConfig
 from neural_em.model.distributions import PixelDistribution
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
+from neural_em.model.tagger import Tagger, TaggerConfig
 
 
 class Model(Protocol):
@@ -55,6 +56,7 @@ class Model(Protocol):
 
 # a sibling of `NeuralEM` is a config class with a kind of its own, a model class and a line here
 MODELS[ModelConfig] = NeuralEM
+MODELS[TaggerConfig] = Tagger
 
 
 def build(config: BaseConfig, seed: int = 0) -> Model:
