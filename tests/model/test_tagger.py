@@ -12,10 +12,12 @@ from torch import Tensor
 
 import neural_em
 from neural_em import NeuralEMError, randomness
+from neural_em.data.dataset import MemoryDataset
 from neural_em.model import NoiseConfig, State, build
 from neural_em.model.fast import accelerate
 from neural_em.model.tagger import Tagger, TaggerConfig, z_gradient
 from neural_em.storage.export import export
+from neural_em.training import TrainingConfig, fit
 
 TINY = TaggerConfig(height=3, width=2, layers=(5, 4, 3))
 
@@ -198,6 +200,29 @@ def test_the_fast_path_leaves_it_as_it_is() -> None:
     assert accelerate(model) is model
     with pytest.raises(NeuralEMError, match=r"^dtype: expected none for a Tagger"):
         accelerate(model, torch.bfloat16)
+
+
+def rows(count: int, seed: int) -> MemoryDataset:
+    """Two of five rows of four pixels are on: what belongs together has to be learned."""
+    frames = torch.zeros(count, 1, 1, 5, 4, dtype=torch.uint8)
+    groups = torch.zeros(count, 1, 5, 4, dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(seed)
+    for i in range(count):
+        for k, row in enumerate(torch.randperm(5, generator=generator)[:2].tolist()):
+            frames[i, 0, 0, row], groups[i, 0, row] = 1, k + 1
+    return MemoryDataset(frames, groups, levels=1)
+
+
+def test_it_learns_to_group_what_it_was_never_told() -> None:
+    """Chance is 0; it comes to about 0.35."""
+    model = Tagger(TaggerConfig(height=5, width=4, layers=(40, 20, 10)))
+    training = TrainingConfig(components=2, batch_size=50, epochs=4, learning_rate=0.01, patience=None)
+    first, *_, last = fit(model, rows(1000, 0), training, validation=rows(200, 1)).progress.rows
+    assert last.validation_loss is not None
+    assert first.validation_loss is not None
+    assert last.validation_loss < 0.85 * first.validation_loss
+    assert last.ami_last is not None
+    assert last.ami_last > 0.15
 
 
 @pytest.mark.parametrize(

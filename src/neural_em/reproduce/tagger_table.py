@@ -14,6 +14,7 @@ from neural_em.reproduce.plan import TRAININGS
 from neural_em.reproduce.records import Scores, TrainingRecord
 
 ITERATIONS = 5
+NOISY, CLEAN = ("test", "standing"), ("clean", "standing, clean")  # of images, and of what was trained on sequences
 _QUOTED = "The paper also quotes Tagger, another model: 0.79 ± 0.034, and 0.97 ± 0.009 with layer norm."
 _ABOUT = f"""{_QUOTED}
 
@@ -30,36 +31,32 @@ def section(records: Mapping[str, TrainingRecord]) -> str:
     """What was run of the comparison, as a table; a line where Tagger was not."""
     if not any(name.startswith("tagger") for name in records):
         return f"{_QUOTED} `nem reproduce tagger` has not been run.\n"
-    rows = [
-        row
-        for pixels, ending in (("20 x 20", True), ("28 x 28", False))
-        for noise in (False, True)
-        for name, about, end in COMPARED
-        if (end == "-20") is ending and (row := _row(f"{name}{end}", about, pixels, noise, records))
-    ]
-    missing = [name for name in (f"{name}{end}" for name, _, end in COMPARED) if name not in records]
+    rows, missing = [], []
+    for pixels in (20, 28):
+        for noise in (False, True):
+            for name, about, ending in COMPARED:
+                if (ending == "-20") is (pixels == 20):
+                    training = f"{name}{ending}"
+                    scores = _scores(training, noise, records)
+                    rows += [[about, f"{pixels} x {pixels}", "yes" if noise else "no", *scores]] if scores else []
+                    missing += [] if scores else [f"{training}{'' if noise else ' without noise'}"]
     text = f"## Tagger\n\n{_ABOUT}\n\n{markdown_table(_HEADER, rows)}"
     return f"{text}\nNot run: {', '.join(missing)}.\n" if missing else text
 
 
-def _row(
-    training: str, about: str, pixels: str, noise: bool, records: Mapping[str, TrainingRecord]
-) -> list[str | None] | None:
-    """One line of the table; None where nothing was scored for it."""
-    evaluation = "standing" if training.startswith("flying") else "test"
-    if not noise:
-        evaluation = "clean" if evaluation == "test" else "standing, clean"
+def _scores(training: str, noise: bool, records: Mapping[str, TrainingRecord]) -> list[str]:
+    """The numbers of one line of the table; none where nothing was scored for it."""
+    evaluation = NOISY[training.startswith("flying")] if noise else CLEAN[training.startswith("flying")]
     runs = list(records[training].runs.values()) if training in records else []
     runs = [run for run in runs if evaluation in run.evaluations]
     if not runs:
-        return None
+        return []
     found = [run.evaluations[evaluation] for run in runs]
     tagger = training.startswith("tagger")
     each = [_number([_at(scores, i) for scores in found]) if tagger else MISSING for i in range(ITERATIONS)]
     last = _number([scores.last_step["ami_max"].mean if "ami_max" in scores.last_step else None for scores in found])
     seconds = MeanDeviation.of(run.seconds for run in runs).mean
-    return [about, pixels, "yes" if noise else "no", *each, last, str(len(runs)), f"{_weights(training):,}",
-            span(seconds)]  # fmt: skip
+    return [*each, last, str(len(runs)), f"{_weights(training):,}", span(seconds)]
 
 
 def _at(scores: Scores, iteration: int) -> float | None:
