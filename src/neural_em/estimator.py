@@ -19,7 +19,7 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.errors import NeuralEMError, check_integer, check_number, refuse
 from neural_em.evaluation.metrics import adjusted_mutual_info
-from neural_em.model import Model, ModelConfig, build, preset
+from neural_em.model import BaseConfig, Model, build, preset
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import batch_that_fits, best_start, infer
 from neural_em.runs import fit
@@ -66,7 +66,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     Args:
         n_components: K.
         preset: the network: ``flying-shapes``, ``flying-mnist``, ``static-shapes``, ``static-shapes-nem``, or a
-            `ModelConfig`. It is built for the size of the frames that `fit` sees.
+            model config. It is built for the size of the frames that `fit` sees.
         steps: EM steps on an image, or on a sequence's first frame; ``None``: the preset's number, or one.
         n_init: random starts of each sample when predicting; the one with the lowest loss is kept.
         max_epochs: of training, at most.
@@ -88,7 +88,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     """
 
     def __init__(
-        self, n_components: int = 5, *, preset: str | ModelConfig = "flying-shapes", steps: int | None = None,
+        self, n_components: int = 5, *, preset: str | BaseConfig = "flying-shapes", steps: int | None = None,
         n_init: int = 1, max_epochs: int = 100, patience: int = 10, batch_size: int = 64, learning_rate: float = 0.001,
         validation_fraction: float = 0.1, max_minutes: float | None = None, device: str = "auto",
         random_state: Any = None, verbose: int = 0,
@@ -129,7 +129,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         self._check_parameters()
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         N, _, C, H, W = frames.shape
-        usual = self.preset if isinstance(self.preset, ModelConfig) else preset(self.preset)
+        usual = self.preset if isinstance(self.preset, BaseConfig) else preset(self.preset)
         config = dataclasses.replace(usual, channels=C, height=H, width=W, steps=self.steps or usual.steps)
         model = build(config, seed).to(devices.choose(self.device))
         training = TrainingConfig(

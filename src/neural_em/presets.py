@@ -14,8 +14,9 @@ from neural_em.data import DataConfig
 from neural_em.data.balls import CURTAIN
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute
-from neural_em.model import ModelConfig
+from neural_em.model import BaseConfig, ModelConfig
 from neural_em.model import preset as network
+from neural_em.model.tagger import TaggerConfig
 from neural_em.storage.pretrained import lasting_name
 from neural_em.training.config import TrainingConfig
 
@@ -42,7 +43,7 @@ class Experiment:
     """
 
     name: str = "flying-shapes"
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: BaseConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     data_seed: int = 0
@@ -57,10 +58,8 @@ class Experiment:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
         if self.weights is not None:
             object.__setattr__(self, "weights", lasting_name(self.weights))
-            if self.model.step_size is not None:
-                refuse(
-                    "model.step_size", "none, because the weights to begin with have their own", self.model.step_size
-                )
+            if (size := getattr(self.model, "step_size", None)) is not None:
+                refuse("model.step_size", "none, because the weights to begin with have their own", size)
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
             refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
         if self.carry_optimizer and not self.stages:
@@ -82,7 +81,7 @@ class Experiment:
         """The same with other weights, order, noise and starts."""
         return replace(self, training=replace(self.training, seed=seed))
 
-    def for_frames(self, shape: Sequence[int], usual: ModelConfig | None = None) -> Experiment:
+    def for_frames(self, shape: Sequence[int], usual: BaseConfig | None = None) -> Experiment:
         """The same with a model for frames of this shape (T,C,H,W).
 
         Args:
@@ -139,7 +138,11 @@ _STAGES = (
 _BALLS = Experiment(
     "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
 )
-_WITHOUT_RELATIONS = replace(_BALLS.model, m_step="recurrent")
+_WITHOUT_RELATIONS = replace(network("bouncing-balls"), m_step="recurrent")
+_TAGGER = Experiment(
+    "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
+    TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
+)  # fmt: skip
 
 PRESETS: dict[str, Experiment] = {
     "static-shapes": Experiment(
@@ -174,6 +177,8 @@ PRESETS: dict[str, Experiment] = {
         _BALLS, name="bouncing-balls-rnn", model=_WITHOUT_RELATIONS, training=replace(_BALLS.training, components=1)
     ),
     "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
+    "tagger": _TAGGER,
+    "tagger-batch-norm": replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
@@ -189,6 +194,8 @@ ABOUT: dict[str, str] = {
     "bouncing-balls-rnn-em": "the same without seeing each other: RNN-EM",
     "bouncing-balls-rnn": "the same with a single component: a recurrent network",
     "curtain": "R-NEM on three balls that pass behind a curtain",
+    "tagger": "Tagger, which the paper compares itself with, on its own images of 20 x 20 pixels, with layer norm",
+    "tagger-batch-norm": "the same with batch norm: scores depend on which images share a batch",
 }
 
 

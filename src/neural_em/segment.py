@@ -26,7 +26,7 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.fields import Check, Checked, choice, integer, number, optional
 from neural_em.files import existing
-from neural_em.model import Model, ModelConfig, State
+from neural_em.model import BaseConfig, Model, State
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import pixel_likelihood
@@ -73,7 +73,7 @@ class SegmentConfig(Checked):
         "channels": optional(choice(get_args(Channels))),
     }
 
-    def fitting(self, model: ModelConfig) -> Fitting:
+    def fitting(self, model: BaseConfig) -> Fitting:
         """What the user's frames have to become for the model."""
         channels = self.channels or usual_channels(model)
         if (channels == "colour") != (model.channels == 3):
@@ -81,7 +81,7 @@ class SegmentConfig(Checked):
         return Fitting(model.height, model.width, channels, self.fit, self.threshold)
 
 
-def usual_channels(model: ModelConfig) -> Channels:
+def usual_channels(model: BaseConfig) -> Channels:
     """What the user's frames have to become for the model, as far as its channels and its distribution tell."""
     if model.channels not in (1, 3):
         refuse("model", "one that sees 1 or 3 channels", f"{model.channels}")

@@ -229,6 +229,21 @@ def test_a_real_model_is_scored_as_its_unroll_is() -> None:
     assert result.per_sequence["confidence"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_without_noise_the_frames_are_read_as_they_are() -> None:
+    """With the same start as with it."""
+    model, data = NeuralEM(CONFIG, seed=2), sequences(3)
+    x, _ = data.batch(torch.arange(3))
+    _, gamma = model.draw(x, 4, start_keys(5, 0, torch.arange(3)))
+    with torch.no_grad():
+        out = model.unroll(x, 4, x_noisy=x[:-1], gamma=gamma)
+    clean, noisy = (
+        evaluate(model, data, EvaluationConfig(components=4, seed=5, clean=clean)).curves["total"].mean
+        for clean in (True, False)
+    )
+    assert clean == pytest.approx(out.total.tolist(), rel=1e-5)
+    assert noisy != pytest.approx(out.total.tolist(), rel=1e-3)
+
+
 def test_a_rollout_is_scored_apart() -> None:
     """Bars that stand still are predicted for ever; where squares jump, each wrong pixel of a repeat costs 6 ln 10."""
     still = np.broadcast_to(GROUPS, (3, 6, 6, 6)).copy()

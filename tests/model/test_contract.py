@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from neural_em import NeuralEMError, randomness
 from neural_em import config as configs
-from neural_em.model import MODELS, ModelConfig, NeuralEM, NoiseConfig, build, preset
+from neural_em.model import MODELS, BaseConfig, ModelConfig, NeuralEM, NoiseConfig, build, preset
 from neural_em.model.distributions import DISTRIBUTIONS, Gaussian
 from neural_em.model.m_step import M_STEPS, GradientMStep, MStep, RecurrentMStep
 from neural_em.model.noise import NOISES
+from neural_em.presets import Experiment
 
 
 def test_a_config_builds_its_model() -> None:
@@ -26,9 +29,49 @@ def test_a_config_builds_its_model() -> None:
 
 def test_what_is_no_config_builds_nothing() -> None:
     for wrong in (NoiseConfig(), None, "flying-shapes"):
-        with pytest.raises(NeuralEMError, match=rf"^config: expected one of ModelConfig, got a {type(wrong).__name__}"):
+        with pytest.raises(NeuralEMError, match=rf"^config: expected one of Model.*, got a {type(wrong).__name__}"):
             build(wrong)  # type: ignore[arg-type]
-    assert list(MODELS) == [ModelConfig]
+
+
+@dataclass(frozen=True)
+class BareConfig(BaseConfig):
+    """Of a model that shares nothing with Neural EM but what all have."""
+
+    kind: str = "bare"
+    depth: int = 3
+
+
+@dataclass(frozen=True)
+class NamelessConfig(ModelConfig):
+    """With the kind of the class it is made from."""
+
+
+def test_a_file_is_read_as_the_class_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, BareConfig, NeuralEM)
+    experiment = Experiment("bare", BareConfig(depth=5, height=8))
+    values = configs.to_dict(experiment)
+    assert values["model"]["kind"] == "bare"
+    assert configs.from_dict(Experiment, values) == experiment
+    changed = configs.override(experiment, ["model.depth=7", "model.noise.probability=0.1"])
+    assert changed.model == BareConfig(depth=7, height=8, noise=NoiseConfig("bit-flips", 0.1))
+    with pytest.raises(NeuralEMError, match=r"^model: unknown field: expected one of kind, .*, depth, got 'm_step'"):
+        configs.override(experiment, ["model.m_step=gradient"])
+    with pytest.raises(NeuralEMError, match=r"^model\.kind: expected one of .*bare.*, got 'bear'; did you mean 'bare'"):
+        configs.override(experiment, ["model.kind=bear"])
+
+
+def test_what_names_no_kind_is_neural_em() -> None:
+    old = {name: value for name, value in configs.to_dict(preset("static-shapes")).items() if name != "kind"}
+    assert configs.from_dict(BaseConfig, old) == preset("static-shapes")
+
+
+def test_a_kind_belongs_to_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NeuralEMError, match=r"^model\.kind: expected 'neural-em', the kind of Model.*, got 'bare'$"):
+        ModelConfig(kind="bare")
+    monkeypatch.setitem(MODELS, NamelessConfig, NeuralEM)
+    with pytest.raises(NeuralEMError, match=r"expected a kind of NamelessConfig's own, got 'neural-em', that of Model"):
+        build(NamelessConfig())
+    assert type(configs.from_dict(BaseConfig, {})) is ModelConfig
 
 
 class Constant(nn.Module):

@@ -11,6 +11,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, chosen
 from neural_em.reproduce.cells import cells
+from neural_em.reproduce.paper import COMPARED
 from neural_em.reproduce.results_page import render
 from tests.reproduce.made import evaluated, record, row, trained
 
@@ -58,6 +59,9 @@ def test_every_number_has_its_training_and_evaluation() -> None:
     for number in numbers:
         assert number.evaluation in TRAININGS[number.training].evaluations, number
     used = {(number.training, number.evaluation) for number in numbers}
+    for name, _, ending in COMPARED:  # the table of Tagger has its own
+        pair = ("standing", "standing, clean") if name.startswith("flying") else ("test", "clean")
+        used |= {(f"{name}{ending}", evaluation) for evaluation in (*pair, "test")}
     planned = {(name, evaluation) for name, training in TRAININGS.items() for evaluation in training.evaluations}
     assert used == planned
 
@@ -78,6 +82,7 @@ def test_what_goes_beyond_the_paper_is_set_beside_its_number_but_not_counted_as_
 
 def test_the_trainings_are_the_papers() -> None:
     beyond = {number.training for number in COMPARISONS}
+    beyond |= {name for name in TRAININGS if name.startswith("tagger") or name.endswith("-20")}
     papers = {name: training for name, training in TRAININGS.items() if name not in beyond}
     sizes = {name: (t.experiment().data.objects, t.experiment().training.components) for name, t in papers.items()}
     for objects, components in ((3, 3), (3, 5), (5, 3), (5, 5), (4, 5), (3, 1), (4, 1), (5, 1)):
@@ -102,6 +107,6 @@ def test_choosing_experiments() -> None:
         f"flying-shapes-{n}-{k}" for n in (3, 4, 5) for k in (1, 5)
     }
     assert len(chosen(["table-1", "bce", "flying-shapes-3-3"])) == 8  # each once
-    assert set(GROUPS) == {"table-1", "table-1-plus", "bce"}
+    assert set(GROUPS) == {"table-1", "table-1-plus", "bce", "tagger"}
     with pytest.raises(NeuralEMError, match="did you mean 'flying-mnist'"):
         chosen(["flying-mnis"])

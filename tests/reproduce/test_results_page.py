@@ -31,13 +31,14 @@ def test_the_commands_on_the_page_are_the_work_that_is_done() -> None:
         assert (given["seeds"], given["run"]) == (5, Path("runs") / name)
         overrides = [f"data.objects={given['objects']}"] if given["objects"] else []
         overrides += [f"training.components={given['components']}"] if given["components"] else []
-        assert build(given["preset"], overrides) == training.experiment()
+        assert build(given["preset"], [*overrides, *(given["settings"] or ())]) == training.experiment()
         for evaluation in training.evaluations.values():
             given = (
                 group.commands["evaluate"].make_context("evaluate", ["RUN", *shlex.split(evaluation.options())]).params
             )
             names = ("objects", "components", "steps", "split", "static", "data", "masks", "starts", "size", "seed")
-            found = Evaluation(*(given[name] for name in names), changes=tuple(given["changes"] or ()))
+            changes = tuple(given["changes"] or ())
+            found = Evaluation(*(given[name] for name in names), given["batch_size"], changes, clean=given["clean"])
             assert found == evaluation
 
 

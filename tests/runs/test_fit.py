@@ -72,6 +72,7 @@ def test_the_run_folder_holds_everything(tiny: Any, tmp_path: Path) -> None:
 class OtherConfig(ModelConfig):
     """Of a model with one more setting."""
 
+    kind: str = "other"
     strength: float = 0.5
 
 
@@ -85,7 +86,7 @@ class Other(NeuralEM):
 def test_another_model_goes_on_where_it_stopped(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fast engine, which does not know it; and not as a model with another config of its class."""
     monkeypatch.setitem(MODELS, OtherConfig, Other)
-    config, training = OtherConfig(**vars(tiny.model)), tiny.with_(engine="fast", epochs=2)
+    config, training = OtherConfig(**{**vars(tiny.model), "kind": "other"}), tiny.with_(engine="fast", epochs=2)
     whole = fit(build(config), tiny.training, training).model
     fit(build(config), tiny.training, tiny.with_(engine="fast", epochs=1), run=tmp_path)
     model = fit(build(config), tiny.training, training, run=tmp_path).model

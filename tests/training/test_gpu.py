@@ -12,6 +12,7 @@ import torch
 from neural_em.data import DataConfig, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
+from neural_em.model.tagger import Tagger, TaggerConfig
 from neural_em.training import fit
 from neural_em.training.validation import validate
 
@@ -60,3 +61,19 @@ def test_deterministic_training_gives_the_same_bits(precision: str) -> None:
     config = replace(experiment.training, epochs=3, deterministic=True, precision=precision)
     runs = [fit(NeuralEM(experiment.model, seed=3).cuda(), data, config).model.state_dict() for _ in range(2)]
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+@pytest.mark.filterwarnings("error:no CUDA graph")
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_tagger_trains_in_a_graph_as_on_a_cpu(norm: str) -> None:
+    """The fast path leaves it as it is; its losses are close to those on the CPU."""
+    experiment = preset("tagger")
+    data = replace(experiment.data, objects=2, height=8, width=14, train_size=40, validation_size=20)
+    config = replace(experiment.training, epochs=2, batch_size=20, precision="float64", tensorboard=False)
+    losses = []
+    for device in ("cpu", "cuda"):
+        model = Tagger(TaggerConfig(height=8, width=14, layers=(20, 12, 8), norm=norm)).to(device)
+        splits = (load_split(data, split, 0, device) for split in ("training", "validation"))
+        rows = fit(model, next(splits), config, next(splits)).progress.rows
+        losses.append([row.validation_loss for row in rows])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -28,7 +28,7 @@ Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, ima
 Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
 Rollout = Annotated[int, typer.Option(help="Further steps without input, each on the model's own prediction.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
-BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes no result.")]
+BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes results only of a model with batch norm.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +46,7 @@ def evaluate(
     rollout: Rollout = 0,
     split: Split = None,
     static: Static = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Let the model see frames without noise.")] = False,
     data: Data = None,
     masks: Masks = None,
     probe: Annotated[
@@ -79,7 +80,8 @@ def evaluate(
 
     evaluation = Evaluation(
         objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout, probe,
+        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout,
+        probe, clean,
     )  # fmt: skip
     found = find_runs(runs, weights, preset)
     results, paths = [], []

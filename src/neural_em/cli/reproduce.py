@@ -58,7 +58,8 @@ def reproduce(
 
     EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
     the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus, flying-shapes-plus-3-3, -3-5, -5-3, -5-5 (or
-    table-1-plus) or flying-mnist-plus; several may be given, and none means all of these. The page is
+    table-1-plus), flying-mnist-plus, tagger-20 (pixels), -28, tagger-batch-norm-20, -28 (or tagger, for these and all
+    that they are compared with); several may be given, and none means all of these. The page is
     results/reproduction.md. Or it is relational, which is bouncing-balls, bouncing-balls-rnn-em, bouncing-balls-rnn and
     curtain, or some of the four; their page is results/relational.md.
     It goes on where it stopped. Runs that are here already are neither trained nor evaluated again.

@@ -30,10 +30,11 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500, plus presets fewer"),
+        typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500, some presets fewer"),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Sequences of a training step, over all processes.", show_default="64")
+        int | None,
+        typer.Option(help="Sequences of a training step, over all processes.", show_default="64, Tagger 100"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the weights, the order, the noise and the starts.", show_default="0")

@@ -44,9 +44,11 @@ class EvaluationConfig(Checked):
         starts: random starts for each sequence.
         seed: of the starts, of the noise and of the k-means baseline.
         limit: score the first so many sequences only; ``None``: all of them.
-        batch_size: sequences at a time, fewer where frames are large; changes memory and speed, no result.
+        batch_size: sequences at a time, fewer where frames are large; changes memory and speed, and no result but that
+            of a model with batch norm.
         baselines: score connected components and k-means on the last step's frames too.
         rollout: further steps on the model's own predictions, scored apart, against the frames that follow.
+        clean: let the components read frames and predictions without noise.
     """
 
     components: int
@@ -58,12 +60,13 @@ class EvaluationConfig(Checked):
     batch_size: int = 500
     baselines: bool = True
     rollout: int = 0
+    clean: bool = False
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{name: integer(1, LIMITS[name]) for name in ("components", "starts", "batch_size")},
         **{name: optional(integer(1, LIMITS[name])) for name in ("steps", "limit")},
         "rollout": integer(0, LIMITS["steps"]),
-        **dict.fromkeys(("static", "baselines"), flag),
+        **dict.fromkeys(("static", "baselines", "clean"), flag),
         "seed": integer(-(2**63), 2**63),
     }
 
@@ -155,7 +158,9 @@ def _evaluate_batch(
     starts = []
     for start in range(config.starts):
         keys = start_keys(config.seed, start, indices, device)
-        found = infer(model, frames, config.components, keys, steps, config.rollout, check=start == 0)
+        found = infer(
+            model, frames, config.components, keys, steps, config.rollout, noise=not config.clean, check=start == 0
+        )
         starts.append(_evaluate_start(model, found, groups, met, steps, background))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:

@@ -68,7 +68,9 @@ def _samples(
         assert groups is not None
         frames, groups = (part[: 1 if config.static else None].to(weight.device) for part in (frames, groups))
         keys = start_keys(config.seed, 0, indices, weight.device)
-        for step in infer(model, frames.to(weight), config.components, keys, steps, check=first == 0):
+        for step in infer(
+            model, frames.to(weight), config.components, keys, steps, noise=not config.clean, check=first == 0
+        ):
             state = step.state
         truth = dataset.properties(indices)
         component, seen = match(state.gamma, next_groups(groups, steps)[-1], next(iter(truth.values())).shape[2])

@@ -31,7 +31,7 @@ from neural_em.training import device as devices
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
-_NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size", "seed", "probe")
+_NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "starts", "size", "seed", "probe")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class Evaluation(Checked):
         starts: random starts for each sequence.
         size: how many sequences; ``None``: the whole split.
         seed: of the starts and of the noise.
-        batch_size: sequences at a time; changes no result.
+        batch_size: sequences at a time; changes no result but that of a model with batch norm.
         changes: other fields of generated data, such as ``data.threshold=0.25``.
         rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
             many are held back, unless ``steps`` says how many to read.
         probe: also say what can be read from theta, of data that know their objects.
+        clean: let the components read frames without noise.
     """
 
     objects: int | None = None
@@ -71,6 +72,7 @@ class Evaluation(Checked):
     changes: tuple[str, ...] = ()
     rollout: int = 0
     probe: bool = False
+    clean: bool = False
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{name: optional(integer(1, LIMITS[name])) for name in ("components", "steps")},
@@ -78,7 +80,7 @@ class Evaluation(Checked):
         "objects": optional(integer(1, MAX_OBJECTS)),
         "size": optional(integer(1, LIMITS["limit"])),
         "rollout": integer(0, LIMITS["steps"]),
-        **dict.fromkeys(("static", "probe"), flag),
+        **dict.fromkeys(("static", "probe", "clean"), flag),
     }
 
     def check_together(self) -> None:
@@ -128,7 +130,7 @@ class Evaluation(Checked):
         training = run.experiment.training
         return EvaluationConfig(
             self.components or training.components, self.steps or training.steps, self.static, self.starts, self.seed,
-            batch_size=self.batch_size, rollout=self.rollout,
+            batch_size=self.batch_size, rollout=self.rollout, clean=self.clean,
         )  # fmt: skip
 
     def name(self, run: TrainedRun) -> str:
@@ -158,8 +160,9 @@ class Evaluation(Checked):
         return " ".join(words)
 
     def note(self, run: TrainedRun) -> str:
-        """What a reader of the scores has to know of the data; nothing where they are the run's own."""
-        return "" if self.data is None else about_part(run, self.data, self.split or "")
+        """What a reader of the scores has to know: of data that are not the run's own, and of batch norm."""
+        batch = f"normalised in batches of {self.batch_size}" if run.experiment.model.batch_matters else ""
+        return _joined("" if self.data is None else about_part(run, self.data, self.split or ""), batch)
 
 
 _USUAL = Evaluation()
@@ -246,7 +249,8 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
     if run.folder is None:
         return None
     wanted = {**asdict(evaluation.config(run)), **identity(run, evaluation)}
-    del wanted["batch_size"]
+    if not run.experiment.model.batch_matters:
+        del wanted["batch_size"]
     result = read_result(run.folder / EVALUATIONS / f"{evaluation.name(run)}.json", wanted)
     return None if result is None else _noted(run, result)
 

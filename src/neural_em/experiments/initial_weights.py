@@ -11,7 +11,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum
-from neural_em.model import ModelConfig, build
+from neural_em.model import BaseConfig, build
 from neural_em.presets import Experiment
 from neural_em.storage.pretrained import find_model
 
@@ -33,12 +33,14 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     return model.state_dict(), f"{text}, which were trained with {other}" if other else text
 
 
-def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+def _shapes(config: BaseConfig) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in build(config).state_dict().items()}
 
 
-def _in_the_way(wanted: ModelConfig, given: ModelConfig) -> tuple[str, str]:
+def _in_the_way(wanted: BaseConfig, given: BaseConfig) -> tuple[str, str]:
     """The fields that make other weights, as they are wanted and as they are given."""
+    if wanted.kind != given.kind:
+        return f"kind {wanted.kind}", f"kind {given.kind}"
 
     def matters(name: str) -> bool:
         change: Any = {name: getattr(wanted, name)}

@@ -1,18 +1,22 @@
-"""What makes up a model: its sizes, its two networks, its mixture and its loss."""
+"""What makes up a model: its sizes, its networks, its mixture and its loss. Each kind of model has a config class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, Checked, choice, flag, integer, number, optional, several
 from neural_em.model.distributions import DISTRIBUTIONS
-from neural_em.model.m_step import M_STEPS
+from neural_em.model.m_step import M_STEPS, own_fields
 from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
+if TYPE_CHECKING:
+    from neural_em.model.contract import Model
+
+MODELS: dict[type[BaseConfig], type[Model]] = {}  # a model is a config class, a model class and a line in `contract.py`
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
 MAX_FRAME = 1 << 28  # so that no layer's size overflows 64 bits, whatever a file says
@@ -35,13 +39,84 @@ def _noise(name: str, value: Any) -> NoiseConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig(Checked):
-    """A Neural EM model; the defaults are the paper's flying-shapes network.
+class BaseConfig(Checked):
+    """What every kind of model has, and what the rest of the package asks of its config.
 
     Attributes:
+        kind: of the model: that of the class, which nothing else has. It tells a file's reader the class.
         channels: channels of a frame.
         height: rows of a frame.
         width: columns of a frame.
+        noise: noise on the input.
+        loss_steps: the loss of ``every`` step, summed; their ``mean``; that of the ``last``; or one weight for each.
+        steps: steps on a single image, where nobody says otherwise.
+    """
+
+    kind: str = field(default="neural-em", kw_only=True)
+    channels: int = 1
+    height: int = 28
+    width: int = 28
+    noise: NoiseConfig = field(default_factory=lambda: NoiseConfig("bit-flips", 0.2), kw_only=True)
+    loss_steps: Literal["every", "last", "mean"] | tuple[float, ...] = field(default="every", kw_only=True)
+    steps: int = field(default=20, kw_only=True)
+
+    GROUP: ClassVar[str] = "model."
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        **dict.fromkeys(("channels", "height", "width", "steps"), integer(1, MAX_SIZE)),
+        "noise": _noise,
+        "loss_steps": _loss_steps,
+    }
+
+    @classmethod
+    def class_for(cls, values: Mapping[str, Any]) -> type[BaseConfig]:
+        """The class of the kind that the values name; files from before there were kinds name none."""
+        kinds = {each.kind: each for each in reversed(MODELS)}
+        kind = values.get("kind", cls.kind)
+        if kind == cls.kind and cls is not BaseConfig:
+            return cls
+        if not isinstance(kind, str) or kind not in kinds:
+            unknown("model.kind", kind, kinds)
+        return kinds[kind]
+
+    def check_together(self) -> None:
+        """Refuses what cannot be built."""
+        if self.kind != type(self).kind:
+            refuse("model.kind", f"{type(self).kind!r}, the kind of {type(self).__name__}", repr(self.kind))
+        values = self.channels * self.height * self.width
+        if values > MAX_FRAME:
+            refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
+
+    @property
+    def theta_size(self) -> int:
+        """Size M of each component's vector."""
+        raise NotImplementedError
+
+    @property
+    def distribution(self) -> str:
+        """Of the pixels: a name in `DISTRIBUTIONS`."""
+        return "bernoulli"
+
+    @property
+    def prior(self) -> float:
+        """What components predict where there is nothing."""
+        return 0.0
+
+    @property
+    def channel_rule(self) -> str:
+        """How the likelihoods of a pixel's channels are put together."""
+        return "product"
+
+    @property
+    def batch_matters(self) -> bool:
+        """Whether what is found in an image depends on the others in its batch."""
+        return False
+
+
+@dataclass(frozen=True)
+class ModelConfig(BaseConfig):
+    """A Neural EM model; the defaults are the paper's flying-shapes network. See also the fields of `BaseConfig`.
+
+    Attributes:
         m_step: ``recurrent`` (RNN-EM), ``gradient`` (N-EM), ``relational`` (R-NEM), or another name in `M_STEPS`.
         step_size: what N-EM's learned step size starts with; ``None``: drawn from +-sqrt(3), as the authors' is.
         attention: of R-NEM: let each component weigh what the others send it.
@@ -54,18 +129,12 @@ class ModelConfig(Checked):
         prior: mean of the pixel prior that components predict where they own nothing.
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
-        noise: noise on the input.
         normalize_input: normalise each component's input over its pixels to zero mean and unit deviation (the gradient
             step then no longer follows the gradient of Q).
         gamma_gradient: let gradients flow through the assignments.
         inter_weight: weight of the inter-cluster loss.
-        loss_steps: the loss of ``every`` step, summed; their ``mean``; that of the ``last``; or one weight for each.
-        steps: EM steps on a single image, where nobody says otherwise.
     """
 
-    channels: int = 1
-    height: int = 28
-    width: int = 28
     m_step: str = "recurrent"
     step_size: float | None = None
     attention: bool = True
@@ -77,41 +146,33 @@ class ModelConfig(Checked):
     prior: float = 0.0
     e_step_deviation: float = 0.25
     channel_rule: str = "product"
-    noise: NoiseConfig = field(default_factory=lambda: NoiseConfig("bit-flips", 0.2))
     normalize_input: bool = False
     gamma_gradient: bool = False
     inter_weight: float = 1.0
-    loss_steps: Literal["every", "last", "mean"] | tuple[float, ...] = "every"
-    steps: int = 20
 
-    GROUP: ClassVar[str] = "model."
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        **dict.fromkeys(("channels", "height", "width", "theta_size", "steps"), integer(1, MAX_SIZE)),
+        "theta_size": integer(1, MAX_SIZE),
         **dict.fromkeys(("attention", "layer_norm", "normalize_input", "gamma_gradient"), flag),
         "hidden": integer(0, MAX_SIZE),
         "convolutions": _convolutions,
         "m_step": choice(M_STEPS),
         "distribution": choice(DISTRIBUTIONS),
         "channel_rule": choice(CHANNEL_RULES),
-        "noise": _noise,
         "prior": number("a finite number"),
         "e_step_deviation": number("a number from 0.001 to 1000", 0.001, 1000),
         "inter_weight": number("a number of at least 0", 0),
         "step_size": optional(number("a finite number, or null")),
-        "loss_steps": _loss_steps,
     }
 
     def check_together(self) -> None:
         """Refuses what cannot be built."""
-        values = self.channels * self.height * self.width
-        if values > MAX_FRAME:
-            refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
+        super().check_together()
         DISTRIBUTIONS[self.distribution](self)
-        for name, is_set, m_step in (
-            ("step_size", self.step_size is not None, "gradient"), ("attention", not self.attention, "relational")
-        ):  # fmt: skip
-            if is_set and self.m_step != m_step:
-                raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
+        own = own_fields(M_STEPS[self.m_step])
+        for m_step, cls in M_STEPS.items():
+            for name in own_fields(cls):
+                if name not in own and getattr(self, name) != getattr(type(self), name):
+                    raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
 
 PRESETS: dict[str, ModelConfig] = {

@@ -9,19 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.errors import refuse
-from neural_em.model.config import ModelConfig
+from neural_em.model.config import MODELS, BaseConfig, ModelConfig
 from neural_em.model.distributions import PixelDistribution
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
+from neural_em.model.tagger import Tagger, TaggerConfig
 
 
 class Model(Protocol):
-    """An `nn.Module` with a `ModelConfig`, or a config class made from it; `NeuralEM` says what each method does."""
+    """An `nn.Module` with a `BaseConfig`; `UnrolledModel` and `NeuralEM` say what each method does."""
 
     training: bool
 
     def __init__(self, config: Any, seed: int = 0) -> None: ...
     @property
-    def config(self) -> ModelConfig: ...
+    def config(self) -> BaseConfig: ...
     @property
     def distribution(self) -> PixelDistribution: ...
     def frames(self, x: Tensor, steps: int | None, check: bool = True) -> Tensor: ...
@@ -53,12 +54,16 @@ class Model(Protocol):
     def eval(self) -> Self: ...
 
 
-# a sibling of `NeuralEM` is a config class, a model class and a line here
-MODELS: dict[type[ModelConfig], type[Model]] = {ModelConfig: NeuralEM}
+# a sibling of `NeuralEM` is a config class with a kind of its own, a model class and a line here
+MODELS[ModelConfig] = NeuralEM
+MODELS[TaggerConfig] = Tagger
 
 
-def build(config: ModelConfig, seed: int = 0) -> Model:
+def build(config: BaseConfig, seed: int = 0) -> Model:
     """The model that the config describes, its weights drawn under the seed."""
     if type(config) not in MODELS:
         refuse("config", f"one of {', '.join(each.__name__ for each in MODELS)}", f"a {type(config).__name__}")
+    first = BaseConfig.class_for({"kind": config.kind})
+    if first is not type(config):
+        refuse("model.kind", f"a kind of {type(config).__name__}'s own", f"{config.kind!r}, that of {first.__name__}")
     return MODELS[type(config)](config, seed)

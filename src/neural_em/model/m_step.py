@@ -28,6 +28,8 @@ class MStep(Protocol):
         differentiated_twice: False says that it only calls its modules, each as a whole, and takes no gradient through
             them itself: the fast path may then call a copy of it with fast layers in place of those it knows. It counts
             only where the class itself says it; one that says nothing, or inherits it, keeps its layers.
+
+    It may also say ``own_fields``, the fields of the config that no other M-step reads.
     """
 
     differentiated_twice: ClassVar[bool]
@@ -42,6 +44,11 @@ class MStep(Protocol):
 def differentiated_twice(m_step: object) -> bool:
     """What the M-step's own class says, or the safe answer."""
     return vars(type(m_step)).get("differentiated_twice") is not False
+
+
+def own_fields(m_step: type[MStep]) -> tuple[str, ...]:
+    """The fields of the config that are for M-steps of this class alone."""
+    return getattr(m_step, "own_fields", ())
 
 
 class RecurrentMStep(nn.Module):
@@ -71,6 +78,7 @@ class GradientMStep(nn.Module):
     """N-EM: theta climbs Q by a learned step through the decoder; theta is squashed before it is decoded."""
 
     differentiated_twice: ClassVar[bool] = True
+    own_fields: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

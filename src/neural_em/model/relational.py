@@ -24,6 +24,7 @@ class RelationalMStep(nn.Module):
     """Encoder, interaction of all pairs, recurrent layer, decoder; all components share the weights."""
 
     differentiated_twice: ClassVar[bool] = False
+    own_fields: ClassVar[tuple[str, ...]] = ("attention",)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -143,9 +143,10 @@ def _attention(subject: Subject) -> list[Drawing]:
     drawings = []
     for run in subject.runs:
         model, components = run.experiment.model, subject.evaluation.config(run).components
-        if not (model.m_step == "relational" and model.attention and components > 1):
+        m_step = getattr(model, "m_step", model.kind)
+        if not (m_step == "relational" and getattr(model, "attention", False) and components > 1):
             expected = "two or more components that see each other (model.m_step=relational, model.attention=true)"
-            refuse(f"{run.name}", expected, f"{components} with model.m_step={model.m_step}")
+            refuse(f"{run.name}", expected, f"{components} with model.m_step={m_step}")
         for report in sequences(subject.evaluator, run, subject.evaluation, subject.chosen(run, ("typical",))):
             columns = _last_columns(report) if report.rollout else _columns(report.steps)
             drawings.append(

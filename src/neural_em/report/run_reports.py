@@ -89,7 +89,9 @@ def sequences(
     keys = start_keys(config.seed, 0, indices, weight.device)
     with devices.products(devices.of_evaluation(run.experiment.training.precision), evaluator.device):
         frames = batch.frames[seen].to(weight)
-        found = infer(model, frames, config.components, keys, steps, config.rollout, check=False)
+        found = infer(
+            model, frames, config.components, keys, steps, config.rollout, noise=not config.clean, check=False
+        )
         parts = stacked(
             (s.x_next, s.state.gamma[:, :, 0], s.state.psi, s.x_noisy, s.state.theta)
             for s in found
@@ -110,7 +112,7 @@ def _attention(model: Model, theta: Tensor) -> Tensor:
     A step reads the theta of the one before it; the first one starts from zero.
     """
     attention = getattr(getattr(model, "m_step", None), "attention", None)
-    if attention is None or not model.config.attention or theta.shape[2] == 1:
+    if attention is None or not getattr(model.config, "attention", False) or theta.shape[2] == 1:
         return theta[..., :0]
     return torch.stack([attention(each) for each in (torch.zeros_like(theta[0]), *theta[:-1])])
 

@@ -56,3 +56,11 @@ def _escape(text: str) -> str:
 
 def _numeric(text: str) -> bool:
     return text == MISSING or re.match(r"[-+]?[\d.]+(e[-+]?\d+)?\b", text) is not None
+
+
+def span(seconds: float | None) -> str:
+    """A length of time, to about two digits."""
+    if seconds is None:
+        return MISSING
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -10,7 +10,7 @@ from pathlib import Path
 from neural_em.errors import unknown
 from neural_em.experiments import Experiment, build
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.reproduce.paper import TABLE_1
+from neural_em.reproduce.paper import COMPARED, TABLE_1
 
 SEEDS, QUICK_SEEDS = 5, 2
 _QUICK_STEPS, _QUICK_ROLLOUT = 8, 4
@@ -28,6 +28,7 @@ class Training:
         evaluations: by name.
         free: settings in which its runs may differ from the preset; the record says in which they do.
         quick: at toy size, to see that everything works.
+        changes: further differences, as ``nem train --set`` takes them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Training:
     evaluations: Mapping[str, Evaluation]
     free: frozenset[str] = frozenset()
     quick: bool = False
+    changes: tuple[str, ...] = ()
 
     def experiment(
         self, epochs: int | None = None, precision: str = "auto", settings: Sequence[str] = ()
@@ -43,6 +45,7 @@ class Training:
         """All settings of the training, of its first seed."""
         fields = {"objects": "data.objects", "components": "training.components"}
         overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
+        overrides += self.changes
         overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
         overrides += [] if epochs is None else [f"training.epochs={epochs}"]
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
@@ -54,6 +57,7 @@ class Training:
     ) -> str:  # fmt: skip
         """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
+        options += "".join(f" --set {change}" for change in self.changes)
         preset = build(self.preset)
         usual = [part.training.epochs for part in preset.parts()]
         if len(epochs) == len(usual) and len(set(epochs)) == 1 and list(epochs) != usual:
@@ -84,15 +88,19 @@ def _without_epochs(stage: Sequence[str]) -> list[str]:
 
 _QUICK = [
     "data.height=16", "data.width=16", "model.height=16", "model.width=16", "data.train_size=32",
-    f"data.validation_size={_QUICK_DATA}", f"data.test_size={_QUICK_DATA}", "model.theta_size=8",
+    f"data.validation_size={_QUICK_DATA}", f"data.test_size={_QUICK_DATA}",
     "training.batch_size=16", "training.epochs=2", "training.tensorboard=false",
 ]  # fmt: skip
-_QUICK_FLYING = ["data.frames=5", "model.convolutions=[4]", "model.hidden=12"]
+_QUICK_STATIC = ["model.theta_size=8", "model.steps=4"]
+_QUICK_FLYING = ["model.theta_size=8", "data.frames=5", "model.convolutions=[4]", "model.hidden=12"]
 _QUICK_BALLS = [*_QUICK_FLYING, "training.steps=4", "data.radii=[1.5,2.0]"]
+_QUICK_TAGGER = ["model.layers=[12, 8, 6]"]
 _QUICK_STAGES = {
-    "static-shapes": ["model.steps=4"],
-    "static-shapes-nem": ["model.steps=4"],
-    "static-shapes-plus": ["model.steps=4"],
+    "static-shapes": _QUICK_STATIC,
+    "static-shapes-nem": _QUICK_STATIC,
+    "static-shapes-plus": _QUICK_STATIC,
+    "tagger": _QUICK_TAGGER,
+    "tagger-batch-norm": _QUICK_TAGGER,
     "flying-shapes": _QUICK_FLYING,
     "flying-shapes-plus": _QUICK_FLYING,
     "flying-mnist": _QUICK_FLYING,
@@ -103,6 +111,12 @@ _QUICK_STAGES = {
 }
 
 _TEST = {"test": Evaluation()}
+_IMAGES = {**_TEST, "clean": Evaluation(clean=True)}
+_STANDING = {"standing": Evaluation(static=True), "standing, clean": Evaluation(static=True, clean=True)}
+_TAGGER = {
+    "test": Evaluation(steps=5, batch_size=100),  # as its authors' batches, which matter to batch norm
+    "clean": Evaluation(steps=5, batch_size=100, clean=True),
+}
 _DIGITS = {
     **_TEST,
     "three digits": Evaluation(objects=3, components=3),
@@ -117,17 +131,28 @@ def _shapes(
     if tested is not None:
         evaluations["train"] = Evaluation(split="training", size=10_000)
         evaluations["generalisation"] = Evaluation(objects=tested[0], components=tested[1])
+    if (objects, components) == (3, 5):
+        evaluations |= _STANDING
     name = f"{preset}-{objects}-{components}"
     return Training(name, preset, {"objects": objects, "components": components}, evaluations)
 
 
+def _sized(training: Training, pixels: int, *changes: str) -> Training:
+    """The same on images of another size."""
+    sizes = (f"{part}.{side}={pixels}" for part in ("data", "model") for side in ("height", "width"))
+    return replace(training, name=f"{training.name}-{pixels}", changes=(*sizes, *changes))
+
+
+_STATIC = tuple(
+    Training(name, name, {}, _IMAGES) for name in ("static-shapes", "static-shapes-nem", "static-shapes-plus")
+)
+_TAGGERS = tuple(Training(name, name, {}, _TAGGER) for name in ("tagger", "tagger-batch-norm"))
 _TABLE_1 = tuple((*sizes, tested) for sizes, _, _, tested, _ in TABLE_1)
 
 TRAININGS: dict[str, Training] = {
     training.name: training
     for training in (
-        Training("static-shapes", "static-shapes", {}, _TEST),
-        Training("static-shapes-nem", "static-shapes-nem", {}, _TEST),
+        *_STATIC[:2],
         *(_shapes(*sizes) for sizes in _TABLE_1),
         _shapes(4, 5),
         _shapes(3, 1),
@@ -135,15 +160,19 @@ TRAININGS: dict[str, Training] = {
         _shapes(5, 1),
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
-        Training("static-shapes-plus", "static-shapes-plus", {}, _TEST),
+        _STATIC[2],
         *(_shapes(*sizes, preset="flying-shapes-plus") for sizes in _TABLE_1),
         Training("flying-mnist-plus", "flying-mnist-plus", {}, _DIGITS),
+        *(_sized(training, 20) for training in _TAGGERS),
+        *(_sized(training, 28, "model.start=0.16") for training in _TAGGERS),  # the mean of its images, as at 20
+        *(_sized(training, 20) for training in (*_STATIC, _shapes(3, 5), _shapes(3, 5, preset="flying-shapes-plus"))),
     )
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "table-1": tuple(f"flying-shapes-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "table-1-plus": tuple(f"flying-shapes-plus-{objects}-{components}" for objects, components, _ in _TABLE_1),
+    "tagger": tuple(f"{name}{ending}" for name, _, ending in COMPARED),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neural_em.evaluation import MeanDeviation
-from neural_em.report.tables import MISSING, markdown_table
+from neural_em.report.tables import MISSING, markdown_table, span
+from neural_em.reproduce import tagger_table
 from neural_em.reproduce.cells import Cell
-from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, NOT_REPRODUCED, STATIC, TABLE
+from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, STATIC, TABLE
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import SeedRecord, TrainingRecord
 from neural_em.training.state import EPOCHS
@@ -54,10 +55,11 @@ def render(
     parts = ["# Reproduction\n", _LEAD.format(sequences=sequences)]
     if quick:
         parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
-    parts += [f"{_overview(cells)}\n", f"{NOT_REPRODUCED}\n"]
+    parts.append(f"{_overview(cells)}\n")
     for section, about in _ABOUT.items():
         rows = [cell for cell in cells if cell.paper.section == section]
         parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
+    parts.append(tagger_table.section(records))
     parts += ["## Figures\n"] if pictures else []
     parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in sorted((pictures or {}).items())]
     parts += [runs_table(records), problems(records), _missing(cells), "" if quick else commands(records, runs)]
@@ -115,7 +117,7 @@ def runs_table(records: Mapping[str, TrainingRecord]) -> str:
     rows = [
         [
             name, seed, _epochs(run.epochs, run.stage_epochs), run.best_epoch, run.stopped or "not finished",
-            _time(run.seconds), run.precision, run.device, _short(run.commit), run.torch,
+            span(run.seconds), run.precision, run.device, _short(run.commit), run.torch,
         ]
         for name, record in records.items()
         for seed, run in record.runs.items()
@@ -181,13 +183,6 @@ def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord], s
 
 def _epochs(epochs: int | None, stages: Sequence[int | None]) -> str:
     return " + ".join(str(count) for count in stages or (epochs,))
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return MISSING
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _short(commit: str | None) -> str | None:

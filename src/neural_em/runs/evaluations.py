@@ -25,7 +25,7 @@ def read_result(path: Path, settings: Mapping[str, Any]) -> Result | None:
         return None
     if result is None:
         return None
-    found = {"rollout": 0, **result.settings, "data": _filled(result.settings.get("data"))}
+    found = {"rollout": 0, "clean": False, **result.settings, "data": _filled(result.settings.get("data"))}
     return result if all(found.get(name) == value for name, value in settings.items()) else None
 
 

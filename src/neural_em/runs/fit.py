@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from neural_em.errors import refuse
-from neural_em.model import Model, ModelConfig
+from neural_em.model import BaseConfig, Model
 from neural_em.runs.folder import opened
 from neural_em.runs.writer import train_in
 from neural_em.training import device as devices
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class FitConfig:
     """What is known of a run that was started from Python: its data came as they were."""
 
-    model: ModelConfig
+    model: BaseConfig
     training: TrainingConfig
     name: str = ""
 
@@ -73,9 +73,7 @@ def fit(
     ):
         if own != device:
             refuse("model", f"on {own}, the GPU of this process", f"on {device}")
-        # with the config's own class, which it is compared as when the run goes on
-        known = make_dataclass("FitConfig", [("model", type(model.config))], bases=(FitConfig,), frozen=True)
-        kept = nullcontext() if run is None else opened(run, known(model.config, config), device)
+        kept = nullcontext() if run is None else opened(run, FitConfig(model.config, config), device)
         with kept as folder:
             steps = train_in(folder, model, data, validation, config, stop, callbacks)
             return outcomes(take_turns({"": steps}, device))[0]

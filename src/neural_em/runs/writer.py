@@ -18,7 +18,7 @@ from safetensors.torch import save as to_bytes
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum, write_whole
-from neural_em.model import Model, ModelConfig
+from neural_em.model import BaseConfig, Model
 from neural_em.runs import checkpoint, environment
 from neural_em.runs.events import Events
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
@@ -49,7 +49,7 @@ class Writer:
         optimizer: whether to keep Adam's memory of the best epoch beside its weights.
     """
 
-    def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, optimizer: bool = False) -> None:
+    def __init__(self, folder: RunFolder, model: BaseConfig, config: TrainingConfig, optimizer: bool = False) -> None:
         self.path, self.folder, self.model, self.config, self.optimizer = folder.path, folder, model, config, optimizer
         self.note = ""  # for whoever looks on
         self._events: Events | None = None

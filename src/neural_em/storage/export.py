@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, check_integer, unknown
-from neural_em.model import Info, Model, ModelConfig, State
+from neural_em.model import Info, Model, State
 from neural_em.model.inference import stacked, unrolled
 from neural_em.model.m_step import differentiated_twice
 from neural_em.storage.folders import new_folder
@@ -77,6 +77,8 @@ def export(
     """
     if format not in FORMATS:
         unknown("format", format, FORMATS)
+    if not getattr(model, "exports", True):
+        raise NeuralEMError(f"export: a model with model.kind={model.config.kind} cannot be exported yet")
     T = check_integer("steps", model.config.steps if steps is None else steps, least=1)
     suffix, make = FORMATS[format]
     model = _frozen(model)
@@ -124,7 +126,7 @@ FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
 
 
 def _step_program(model: Model) -> Any:
-    B, K = _example_sizes(model.config, 1)
+    B, K = _example_sizes(model, 1)
     x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
     arguments = (*model.start(x, K), x, x.clone())  # tensors of their own: one given twice would be one input
     batch, components = _free_sizes()
@@ -133,16 +135,17 @@ def _step_program(model: Model) -> Any:
 
 
 def _unroll_program(model: Model, steps: int) -> Any:
-    B, K = _example_sizes(model.config, steps)
+    B, K = _example_sizes(model, steps)
     x = torch.zeros(steps + 1, B, model.config.channels, model.config.height, model.config.width)
     arguments = (x, x[1:].clone(), model.start(x[0], K).gamma)
     batch, components = _free_sizes()
     return _program(model, Unroll(model), arguments, ({1: batch}, {1: batch}, {0: batch, 1: components}))
 
 
-def _example_sizes(config: ModelConfig, steps: int) -> tuple[int, int]:
+def _example_sizes(model: Model, steps: int) -> tuple[int, int]:
     """B and K to trace with: unlike every other size, since the tracer takes equal ones for the same."""
-    taken = {steps, steps + 1, config.channels, config.height, config.width, config.theta_size, config.hidden}
+    weights = {size for parameter in model.parameters() for size in parameter.shape}
+    taken = {steps, steps + 1, model.config.channels, model.config.height, model.config.width, *weights}
     free = (size for size in (2, 3, 5, 7, 11, 13, 17, 19, 23) if size not in taken)
     return next(free), next(free)
 

@@ -10,7 +10,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from neural_em.model import ModelConfig
+from neural_em.model import BaseConfig
 
 _OPSET = 20
 _STATES = 3  # of a step's outputs, the first so many are what the next step reads
@@ -35,7 +35,7 @@ def named(program: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> An
     return step
 
 
-def looped(step: Any, config: ModelConfig) -> Any:
+def looped(step: Any, config: BaseConfig) -> Any:
     """The unroll: the step's graph as the body of a Scan over the frames, its weights outside of it."""
     body = step.graph
     outputs = [value.name for value in body.output]
@@ -75,7 +75,7 @@ def _body(graph: Any) -> Any:
     return helper.make_graph([*graph.node, *copies], "em_step", list(graph.input), [*states, *watched, *losses])
 
 
-def _zeros(config: ModelConfig) -> tuple[list[Any], list[Any]]:
+def _zeros(config: BaseConfig) -> tuple[list[Any], list[Any]]:
     """Nodes and constants that make the first theta and psi, for as many samples and components as gamma has."""
     numbers = {
         "zero": [0], "one": [1], "two": [2], "far": [2**62],

@@ -11,7 +11,7 @@ import torch
 
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute, from_home
-from neural_em.model import Model, ModelConfig
+from neural_em.model import BaseConfig, Model
 from neural_em.storage.weights import load, read
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
@@ -35,7 +35,7 @@ class Card:
 
     name: str
     path: Path
-    config: ModelConfig
+    config: BaseConfig
     notes: dict[str, Any]
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import write_whole
-from neural_em.model import MODELS, Model, ModelConfig, build
+from neural_em.model import BaseConfig, Model, build
 
 FORMAT = "neural-em-1"
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -45,8 +45,6 @@ def save(
     except (TypeError, ValueError, RecursionError) as error:
         raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
     header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
-    if type(model.config) is not ModelConfig:
-        header["model"] = type(model.config).__name__
     write_whole(path, in_order(to_bytes(tensors, metadata=header)))
 
 
@@ -59,7 +57,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Mo
     return filled(config, weights, f"{path}: weights").requires_grad_(True).to(device)
 
 
-def filled(config: ModelConfig, weights: dict[str, Tensor], where: str) -> Model:
+def filled(config: BaseConfig, weights: dict[str, Tensor], where: str) -> Model:
     """The config's model with these very weights, if they are its own."""
     with torch.device("meta"):  # sizes are compared before anything is allocated by the config's word
         model = build(config)
@@ -73,7 +71,7 @@ def filled(config: ModelConfig, weights: dict[str, Tensor], where: str) -> Model
     return model
 
 
-def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dict[str, Tensor]]:
+def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict[str, Tensor]]:
     """Config, notes and tensors of a weight file."""
     if not Path(path).is_file():
         refuse(f"{path}", "a weight file", "nothing there" if not Path(path).exists() else "something else")
@@ -88,11 +86,8 @@ def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Any], dic
         raise NeuralEMError(f"{path}: expected a whole weight file, got one that cannot be read: {error}") from None
     if not isinstance(notes, dict):
         refuse(f"{path}: notes", "a mapping", type(notes).__name__)
-    classes = {each.__name__: each for each in MODELS}
     try:
-        if (name := header.get("model", ModelConfig.__name__)) not in classes:
-            refuse("model", f"one of {', '.join(classes)}", name)
-        return configs.from_dict(classes[name], values), notes, tensors
+        return configs.from_dict(BaseConfig, values), notes, tensors
     except NeuralEMError as error:
         raise NeuralEMError(f"{path}: {error}") from None
 
