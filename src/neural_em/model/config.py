@@ -15,6 +15,7 @@ from neural_em.model.noise import NoiseConfig
 
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
+PRIORS = ("median", "background")  # of the image itself; else a number
 MAX_FRAME = 1 << 28  # so that no layer's size overflows 64 bits, whatever a file says
 
 
@@ -28,6 +29,10 @@ def _loss_steps(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return value if value in LOSS_STEPS else unknown(name, value, LOSS_STEPS)
     return several(number("a finite number"), "every, last, mean or one weight for each step")(name, value)
+
+
+def _prior(name: str, value: Any) -> Any:
+    return value if value in PRIORS else number(f"a finite number, {' or '.join(PRIORS)}")(name, value)
 
 
 def _noise(name: str, value: Any) -> NoiseConfig:
@@ -51,7 +56,9 @@ class ModelConfig(Checked):
         layer_norm: normalise every layer but the last.
         distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones, or another name in
             `DISTRIBUTIONS`.
-        prior: mean of the pixel prior that components predict where they own nothing.
+        prior: mean of the pixel prior that components predict where they own nothing: a number; of Gaussian pixels also
+            ``median``, each channel's median over the first frame, or ``background``, a learned image, for a camera
+            that stands still. The networks then put out what is added to it.
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
         noise: noise on the input.
@@ -74,7 +81,7 @@ class ModelConfig(Checked):
     hidden: int = 512
     layer_norm: bool = True
     distribution: str = "bernoulli"
-    prior: float = 0.0
+    prior: float | Literal["median", "background"] = 0.0
     e_step_deviation: float = 0.25
     channel_rule: str = "product"
     noise: NoiseConfig = field(default_factory=lambda: NoiseConfig("bit-flips", 0.2))
@@ -94,7 +101,7 @@ class ModelConfig(Checked):
         "distribution": choice(DISTRIBUTIONS),
         "channel_rule": choice(CHANNEL_RULES),
         "noise": _noise,
-        "prior": number("a finite number"),
+        "prior": _prior,
         "e_step_deviation": number("a number from 0.001 to 1000", 0.001, 1000),
         "inter_weight": number("a number of at least 0", 0),
         "step_size": optional(number("a finite number, or null")),
@@ -106,6 +113,8 @@ class ModelConfig(Checked):
         values = self.channels * self.height * self.width
         if values > MAX_FRAME:
             refuse("model.channels x height x width", f"at most {MAX_FRAME} values a frame", values)
+        if self.prior in PRIORS and self.distribution != "gaussian":
+            raise NeuralEMError(f"model.prior={self.prior} is for model.distribution=gaussian, not {self.distribution}")
         DISTRIBUTIONS[self.distribution](self)
         for name, is_set, m_step in (
             ("step_size", self.step_size is not None, "gradient"), ("attention", not self.attention, "relational")

@@ -6,7 +6,8 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
-from neural_em.model.noise import NOISES
+from neural_em.model.noise import NOISES, noisy
 
 MOST = 1 << 20  # components or steps: more is a slip of the finger, refused before it takes memory
 
@@ -30,6 +31,7 @@ class State(NamedTuple):
     theta: Tensor
     psi: Tensor
     gamma: Tensor
+    prior: Tensor | None = None  # (B,C,1,1) or (B,C,H,W), where it is the image's own and not the config's number
 
 
 class Info(NamedTuple):
@@ -69,18 +71,36 @@ class NeuralEM(nn.Module):
         initialise(self, torch.Generator().manual_seed(seed))
         if hasattr(self.m_step, "initialise"):
             self.m_step.initialise()
+        self.background: nn.Parameter | None = None
+        if self.config.prior == "background":
+            size = (self.config.channels, self.config.height, self.config.width)
+            self.background = nn.Parameter(torch.full(size, 0.5))
+        self.deviation: Tensor | None = None  # () of the E-step, in place of the config's while training anneals it
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution."""
-        return DISTRIBUTIONS[self.config.distribution](self.config)
+        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
+        made: Any = DISTRIBUTIONS[self.config.distribution](self.config)
+        return made if self.deviation is None else replace(made, deviation=self.deviation)
+
+    def prior(self, x: Tensor) -> Tensor | None:
+        """The prior's mean for what begins with the frame x (B,C,H,W), as `State` holds it; None: the config's number.
+
+        Of a sequence it is that of its first frame: what a step predicts must not know the frame that it predicts.
+        """
+        if self.config.prior == "median":
+            pixels = x.flatten(2).sort(dim=2).values  # not torch.median, which on a GPU is not called deterministic
+            return pixels[:, :, (pixels.shape[2] - 1) // 2, None, None]
+        return None if self.background is None else self.background.expand_as(x)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip
-        """The state before the first step: all zero but gamma, whose randomness alone tells the components apart.
+        """The state before the first step: theta 0, psi 0 or the image's own prior, and gamma.
+
+        The randomness of gamma alone tells the components apart.
 
         Args:
-            x: a frame (B,C,H,W); only its shape, type and device matter.
+            x: the first frame (B,C,H,W); only its shape, type and device matter, and its prior if it has its own.
             components: K.
             gamma: the first assignment (B,K,1,H,W); drawn where it is not given.
             generator: what to draw it from.
@@ -95,7 +115,8 @@ class NeuralEM(nn.Module):
             draw = torch.randn(B, K, 1, H, W, generator=generator, device=x.device, dtype=x.dtype)
             gamma = random_assignment(draw)
         theta = x.new_zeros(B, K, self.config.theta_size)
-        return State(theta, x.new_zeros(B, K, C, H, W), gamma)
+        psi, prior = x.new_zeros(B, K, C, H, W), self.prior(x)
+        return State(theta, psi if prior is None else psi + prior.unsqueeze(1), gamma, prior)
 
     def step(
         self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
@@ -111,7 +132,9 @@ class NeuralEM(nn.Module):
             check: look at the frames' shapes and values; on a GPU it costs a wait.
             losses: where they are not wanted, they need not be computed and may be given as 0.
         """
-        theta, psi, gamma = state
+        theta, psi, gamma, prior = state
+        if prior is None and isinstance(self.config.prior, str):
+            refuse("state.prior", "what `start` gave", "none")
         if check:
             B, _, *frame = psi.shape
             for name, array in (("x_noisy", x_noisy), ("x_next", x_next)):
@@ -119,8 +142,12 @@ class NeuralEM(nn.Module):
                 check_values(name, array)
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
-        psi, gamma, info = self.assign(eta, x_next, losses)
-        return State(theta, psi, gamma), info
+        if prior is None:
+            psi, gamma, info = self.assign(eta, x_next, losses)
+            return State(theta, psi, gamma), info
+        # all that counts for Gaussian pixels is differences: what is added to the prior explains x - prior
+        added, gamma, info = self.assign(eta, x_next - prior, losses)
+        return State(theta, prior.unsqueeze(1) + added, gamma, prior), info
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
@@ -194,7 +221,7 @@ class NeuralEM(nn.Module):
                 states.clear()
             states.append(after)
             infos.append(info)
-        theta, psi, gammas = inference.stacked(states)
+        theta, psi, gammas = inference.stacked((state.theta, state.psi, state.gamma) for state in states)
         total, intra, inter, bound = (losses.mean(dim=1) for losses in inference.stacked(infos))
         return Unrolled(theta, psi, gammas, total, intra, inter, bound, (total * weights).sum())
 
@@ -215,8 +242,9 @@ class NeuralEM(nn.Module):
 
     def reassign(self, state: State) -> State:
         """The state after an E-step on the frame that its own psi make together, for want of a real one."""
-        x = self.distribution.together(state.psi)
-        likelihood = mixture.pixel_likelihood(self.distribution, x, state.psi, self.config.channel_rule)
+        psi = state.psi if state.prior is None else state.psi - state.prior.unsqueeze(1)
+        x = self.distribution.together(psi)
+        likelihood = mixture.pixel_likelihood(self.distribution, x, psi, self.config.channel_rule)
         return state._replace(gamma=mixture.e_step(likelihood))
 
     def draw(self, x: Tensor, components: int, keys: Tensor, steps: int | None = None) -> tuple[Tensor, Tensor]:
@@ -238,11 +266,11 @@ class NeuralEM(nn.Module):
             refuse(
                 "keys", f"a tensor of {B} torch.int64 keys", f"{describe(keys)} {getattr(keys, 'dtype', '')}".rstrip()
             )
-        function, needed = NOISES[self.config.noise.kind]
+        needed = NOISES[self.config.noise.kind][1]
         times = torch.arange(first, first + T, device=x.device).unsqueeze(1)
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B)
         u = torch.stack([self.uniform(frame_keys, C * H * W, stream=i) for i in range(needed)]) if needed else x
-        return function(x, u.reshape(max(needed, 1), T, B, C, H, W), self.config.noise.probability)
+        return noisy(x, u.reshape(max(needed, 1), T, B, C, H, W), self.config.noise)
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """Uniform numbers (*keys.shape, count) under keys."""
@@ -250,9 +278,9 @@ class NeuralEM(nn.Module):
 
     def add_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The frames with fresh noise."""
-        function, needed = NOISES[self.config.noise.kind]
+        needed = NOISES[self.config.noise.kind][1]
         u = torch.rand(needed, *x.shape, generator=generator, device=x.device) if needed else x
-        return function(x, u, self.config.noise.probability)
+        return noisy(x, u, self.config.noise)
 
     def frames(self, x: Tensor, steps: int | None, check: bool = True) -> Tensor:
         """The frames that an unroll of so many steps sees: T+1 of them, a single image repeated."""

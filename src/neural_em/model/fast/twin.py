@@ -113,12 +113,13 @@ class FastNeuralEM(NeuralEM):
         """E-step and losses: one kernel each way, or their gradient written out."""
         eta, config, distribution = eta.to(x.dtype), self.config, self.distribution
         numbers = closed_form.numbers_of(distribution, config.inter_weight)
-        if numbers is None or x.shape[1] > 1 or x.requires_grad:
+        through, rule = config.gamma_gradient, config.channel_rule
+        if numbers is None or x.requires_grad or not closed_form.covers(x, numbers, through, rule):
             return super().assign(eta, x, losses)
-        if self.kernels and self.kernels.fits(eta):
-            parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient, self.rows[1])
+        if self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product"):
+            parts = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows[1])
         else:
-            parts = closed_form.Assignment.apply(eta, x, distribution, numbers, config.gamma_gradient, losses)
+            parts = closed_form.Assignment.apply(eta, x, distribution, numbers, through, losses, rule)
         psi, gamma, total, watched = parts
         return psi, gamma, Info(total, *watched)
 
