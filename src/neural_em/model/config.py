@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from neural_em.errors import NeuralEMError, refuse, unknown
@@ -123,6 +123,11 @@ class ModelConfig(Checked):
                 raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
 
+_COLOUR = ModelConfig(
+    channels=3, theta_size=250, distribution="gaussian", prior="median", e_step_deviation=0.1,
+    noise=NoiseConfig("masked-uniform", 0.2, shared=True), inter_weight=0.2,
+)  # fmt: skip
+
 PRESETS: dict[str, ModelConfig] = {
     "static-shapes": ModelConfig(
         theta_size=250, convolutions=(), hidden=0, layer_norm=False, noise=NoiseConfig("bit-flips", 0.1),
@@ -140,12 +145,16 @@ PRESETS: dict[str, ModelConfig] = {
     "bouncing-balls": ModelConfig(
         height=64, width=64, m_step="relational", theta_size=250, convolutions=(16, 32, 64), loss_steps="mean", steps=30
     ),
+    "coloured-shapes": _COLOUR,
+    "coloured-digits": replace(_COLOUR, height=24, width=24, convolutions=(32, 64, 128)),
+    "tetrominoes": replace(_COLOUR, height=35, width=35),
+    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128)),
 }  # fmt: skip
-"""The four networks of the paper's appendix, and that of the relational model (R-NEM)."""
+"""The four networks of the paper's appendix, that of the relational model (R-NEM), and ours for colour."""
 
 
 def preset(name: str) -> ModelConfig:
-    """The paper's network of that name."""
+    """The network of that name."""
     if not isinstance(name, str) or name not in PRESETS:
         unknown("preset", name, PRESETS)
     return PRESETS[name]
