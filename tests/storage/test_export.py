@@ -174,7 +174,7 @@ def test_r_nem_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].m_step != "relational"])
+@pytest.mark.parametrize("name", ["static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist"])
 def test_the_papers_networks(tmp_path: Path, name: str) -> None:
     model = NeuralEM(PRESETS[name], seed=1)
     export(model, tmp_path / "out", "onnx")
