@@ -24,7 +24,7 @@ from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLa
 from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
 from neural_em.model.m_step import GradientMStep, differentiated_twice
-from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution
+from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs
 
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
@@ -104,8 +104,9 @@ class FastNeuralEM(NeuralEM):
             return super().difference(x, psi, gamma)
         delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
-            flat = delta.flatten(0, 1)
-            rows = (Rows(1), Rows(1))
+            flat, rows = delta.flatten(0, 1), (Rows(1), Rows(1))
+            if not self.kernels.row_fits(flat, False):
+                return normalise(flat).view_as(delta)
             delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
         return delta
 
