@@ -52,8 +52,9 @@ def test_every_preset_and_its_numbers() -> None:
         if line.startswith("|") and "---" not in line
     )
     table = {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
-    assert set(header[1:]) == set(NETWORKS)
-    for name, network in NETWORKS.items():
+    networks = {name: network for name, network in NETWORKS.items() if name in PRESETS}
+    assert set(header[1:]) == set(networks)
+    for name, network in networks.items():
         shown = {row: cells[name] for row, cells in table.items()}
         convolutions = ", ".join(map(str, network.convolutions)) or "none"
         kind = network.noise.kind.replace("-", " ")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,11 +96,32 @@ def test_grey_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     assert set(np.unique(kept)) == {np.float32(0), np.float32(0.75)}
 
 
+def test_a_ground_of_any_colour_has_no_label(tmp_path: Path) -> None:
+    """A network whose components add nothing to the prior: it explains the ground as well as any of them."""
+    size = {"channels": 3, "height": 8, "width": 9, "theta_size": 5, "convolutions": (), "hidden": 0}
+    model = NeuralEM(ModelConfig(**size, distribution="gaussian", prior="median", noise=NoiseConfig("none")))
+    model.requires_grad_(False)
+    for parameter in model.m_step.decoder.parameters():
+        parameter.zero_()
+    frame = np.full((8, 9, 3), (200, 30, 90), np.uint8)
+    (found,) = segment(array(tmp_path, frame), model, ONE)
+    assert np.unique(found.labels).tolist() == [0]
+    model.m_step.decoder.dense[-1].bias[:] = 0.2  # now each component says something that is not there
+    (worse,) = segment(array(tmp_path, frame), model, ONE)
+    assert np.unique(worse.labels).tolist() == [0]
+    half = frame.copy()
+    half[:3] += 51  # 0.2 brighter
+    (split,) = segment(array(tmp_path, half), model, ONE)
+    assert (split.labels[:3] > 0).all()
+    assert (split.labels[3:] == 0).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"distribution": "gaussian", "prior": "median", "e_step_deviation": 2.0}])
 @pytest.mark.parametrize("noise", ["none", "bit-flips"])
-def test_the_stream_is_the_unroll(noise: str) -> None:
+def test_the_stream_is_the_unroll(noise: str, changes: dict[str, Any]) -> None:
     """`Stream` against one unroll over the first frame five times and then each frame once, noise and start given."""
     config = ModelConfig(height=8, width=14, theta_size=5, convolutions=(3,), hidden=7, noise=NoiseConfig(noise, 0.2))
-    model = NeuralEM(config, seed=1)
+    model = NeuralEM(dataclasses.replace(config, **changes), seed=1)
     frames = flying_shapes(1, objects=2, frames=6, height=8, width=14)[0]  # (6,1,1,8,14)
     stream = Stream(model, SegmentConfig(3, steps=5, starts=1, seed=8))
     steps = [stream.look(frame) for frame in frames[:, 0].numpy()]

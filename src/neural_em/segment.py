@@ -95,6 +95,7 @@ class Step(NamedTuple):
     psi: Tensor  # (K,C,H,W)
     gamma: Tensor  # (K,H,W)
     loss: float
+    prior: Tensor | None = None  # (C,1,1) or (C,H,W), where it is the image's own
 
 
 class Segmented(NamedTuple):
@@ -145,7 +146,7 @@ def _segmented(
         step = stream.look(x)
         size = (frame.shape[0], frame.shape[1])
         assignment = step.gamma.argmax(dim=0) + 1
-        visible = ~_background(model, torch.from_numpy(x).to(step.psi), step.psi)
+        visible = ~_background(model, torch.from_numpy(x).to(step.psi), step)
         found = None if truth is None else truth.labels(0, position)
         if found is not None and found[0].shape != size:
             refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
@@ -180,7 +181,8 @@ class Stream:
                 (step,) = infer(self._model, both, self.config.components, key, state=self._state)
                 state, loss = step.state, step.info.total
         self._state, self._before, self._frames = state, x, self._frames + 1
-        return Step(state.theta[0], state.psi[0], state.gamma[0, :, 0], float(loss[0]))
+        prior = None if state.prior is None else state.prior[0]
+        return Step(state.theta[0], state.psi[0], state.gamma[0, :, 0], float(loss[0]), prior)
 
     def _settle(self, x: Tensor) -> tuple[State, Tensor]:
         """Several steps on one frame x (1,C,H,W) from several starts: state and loss of the start with the lowest."""
@@ -190,14 +192,16 @@ class Stream:
         image = x.expand(config.starts, -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
         *_, last = infer(self._model, image, config.components, keys, config.steps)
         best = best_start(last.info.total.unsqueeze(1))
-        return State(*(part[best] for part in last.state)), last.info.total[best]
+        theta, psi, gamma, prior = last.state
+        prior = None if prior is None else prior[best]
+        return State(theta[best], psi[best], gamma[best], prior), last.info.total[best]
 
 
-def _background(model: Model, x: Tensor, psi: Tensor) -> Tensor:
+def _background(model: Model, x: Tensor, step: Step) -> Tensor:
     """Where (H,W) the prior explains the frame x (C,H,W) at least as well as each component's psi (K,C,H,W)."""
     with torch.inference_mode():
-        prior = torch.full_like(psi[:1], model.config.prior)
-        every = torch.cat([prior, psi]).unsqueeze(0)
+        prior: Any = model.config.prior if step.prior is None else step.prior
+        every = torch.cat([torch.zeros_like(step.psi[:1]) + prior, step.psi]).unsqueeze(0)
         likelihood = pixel_likelihood(model.distribution, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
         return likelihood[0] >= likelihood[1:].amax(dim=0)
 

@@ -11,7 +11,10 @@ from neural_em.model import PRESETS, ModelConfig, NoiseConfig, preset
 
 
 def test_the_presets_are_those_of_the_papers_appendix():
-    assert set(PRESETS) == {"static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist", "bouncing-balls"}
+    colour = {"coloured-shapes", "coloured-digits", "tetrominoes", "sprites"}
+    paper = {"static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist", "bouncing-balls"}
+    assert set(PRESETS) == paper | colour
+    assert all(preset(name).prior == "median" and preset(name).channels == 3 for name in colour)
     static, nem = preset("static-shapes"), preset("static-shapes-nem")
     assert (static.theta_size, static.steps, static.loss_steps, static.gamma_gradient) == (250, 15, "last", True)
     assert static.noise == NoiseConfig("bit-flips", 0.1)

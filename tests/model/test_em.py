@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from neural_em import NeuralEM, NeuralEMError, randomness
-from neural_em.model import PRESETS, ModelConfig, NoiseConfig, preset
+from neural_em.model import ModelConfig, NoiseConfig, preset
+from tests.tiny import NETWORKS
 
 TINY = ModelConfig(height=4, width=6, theta_size=5, convolutions=(2,), hidden=4)
 TINIES = {
@@ -281,7 +282,7 @@ SIZES = [(1, 1, 1), (1, 2, 3), (3, 5, 7), (2, 9, 1), (4, 17, 11)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_preset_builds_for_any_size_and_number_of_components(name, size):
     C, H, W = size
     config = dataclasses.replace(preset(name), channels=C, height=H, width=W)
@@ -298,11 +299,11 @@ def test_every_preset_builds_for_any_size_and_number_of_components(name, size):
         assert any(bool((parameter.grad != 0).any()) for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_one_component_is_a_recurrent_autoencoder(name):
     """It owns every pixel exactly, so nothing is left for the inter-cluster loss, and the bound is the loss."""
     config = dataclasses.replace(preset(name), height=11, width=10)
-    model, x = NeuralEM(config), torch.rand(3, 2, 1, 11, 10)
+    model, x = NeuralEM(config), torch.rand(3, 2, config.channels, 11, 10)
     assert bool((model.start(x[0], 1).gamma == 1).all())
     assert bool((model.draw(x, 1, torch.tensor([1, 2]))[1] == 1).all())
     out = model.unroll(x, 1)

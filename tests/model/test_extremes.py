@@ -10,6 +10,7 @@ import torch
 from neural_em import ModelConfig, NeuralEM, randomness
 from neural_em.model import PRESETS
 from neural_em.model.fast import accelerate
+from tests.tiny import NETWORKS
 
 TWINS = {"plain": lambda model: model, "fast": accelerate}
 FRAMES = {
@@ -20,7 +21,7 @@ FRAMES = {
 
 
 def narrow(name: str, **changes: object) -> ModelConfig:
-    """One of the paper's four networks, a few units wide."""
+    """One of the networks, a few units wide."""
     config = PRESETS[name]
     sizes = {"theta_size": 3, "hidden": 4 if config.hidden else 0, "convolutions": (2,) * len(config.convolutions)}
     return dataclasses.replace(config, **{**sizes, **changes})
@@ -49,7 +50,7 @@ def frames(config: ModelConfig, kind: str, T: int = 1, B: int = 2, dtype: torch.
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("kind", FRAMES)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_frames_without_anything_in_them(name: str, kind: str, twin: str) -> None:
     config = narrow(name)
     check(config, twin, frames(config, kind), K=3, T=4)
@@ -58,7 +59,7 @@ def test_frames_without_anything_in_them(name: str, kind: str, twin: str) -> Non
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", FRAMES)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_frames_without_anything_in_them_in_other_precisions(
     name: str, kind: str, dtype: torch.dtype, twin: str
 ) -> None:
@@ -69,16 +70,16 @@ def test_frames_without_anything_in_them_in_other_precisions(
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("size", [(1, 1), (1, 512), (512, 512)], ids=str)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_frames_of_one_pixel_and_of_many(name: str, size: tuple[int, int], twin: str) -> None:
     config = narrow(name, height=size[0], width=size[1])
-    x = torch.rand(1, 1, 1, *size, generator=torch.Generator().manual_seed(0)).round()
+    x = torch.rand(1, 1, config.channels, *size, generator=torch.Generator().manual_seed(0)).round()
     check(config, twin, x, K=2, T=2)
 
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("K", [1, 64])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_one_component_and_many(name: str, K: int, twin: str) -> None:
     config = narrow(name, height=8, width=8)
     check(config, twin, frames(config, "one pixel"), K, T=3)
@@ -86,7 +87,7 @@ def test_one_component_and_many(name: str, K: int, twin: str) -> None:
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("T", [1, pytest.param(1000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_one_step_and_a_thousand(name: str, T: int, twin: str) -> None:
     """A single image for so long, with fresh noise at each step; back through a thousand steps where that is cheap."""
     config = narrow(name, height=6, width=6)

@@ -6,8 +6,9 @@ import dataclasses
 import pytest
 import torch
 
-from neural_em.model import PRESETS, ModelConfig, NeuralEM, preset
+from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
+from tests.tiny import NETWORKS
 
 
 def put(model, change):
@@ -83,13 +84,14 @@ def test_weights_made_in_inference_mode_are_read_too():
         torch.testing.assert_close(twin.step(state, x, x)[1].total, model.step(state, x, x)[1].total)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_steps_have_gradients_whatever_the_start_was_made_in(name):
     config = dataclasses.replace(preset(name), theta_size=8, hidden=preset(name).hidden and 6)
     config = dataclasses.replace(config, convolutions=tuple(2 for _ in config.convolutions))
     model = NeuralEM(config, seed=1).double()
     twin = accelerate(model)
-    x = torch.rand(2, 1, config.height, config.width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shape = (2, config.channels, config.height, config.width)
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.inference_mode():
         gamma = twin.start(x, 3, generator=torch.Generator().manual_seed(1)).gamma
         twin.step(twin.start(x, 3, gamma), x, x)

@@ -54,7 +54,7 @@ def results(model: NeuralEM, network: NeuralEM) -> list[Tensor]:
     with torch.no_grad():
         state, info = network.step(network.start(x[0], 3, gamma), x_noisy[0], x[1])
         state, info = network.step(state, x_noisy[1], x[2])
-    return [part.detach() for part in (*out, *gradients, *state, *info)]
+    return [part.detach() for part in (*out, *gradients, *state[:3], *info)]
 
 
 def assert_same(model: NeuralEM) -> None:

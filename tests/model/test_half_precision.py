@@ -14,6 +14,7 @@ import torch
 from neural_em import NeuralEM, randomness
 from neural_em.model import PRESETS
 from neural_em.model.fast import accelerate
+from tests.tiny import NETWORKS
 
 TWINS = {"plain": lambda model: model, "fast": accelerate}
 ROUNDINGS = (
@@ -24,13 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # that it is slow here
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_half_precision_is_near_float64(name: str, dtype: torch.dtype, twin: str) -> None:
     full = PRESETS[name]
     narrow = {"hidden": full.hidden // 16, "convolutions": tuple(width // 8 for width in full.convolutions)}
     model = NeuralEM(dataclasses.replace(full, theta_size=24, **narrow), seed=1)
     generator = torch.Generator().manual_seed(5)
-    x = (torch.rand(4, 2, 1, full.height, full.width, generator=generator) < 0.3).float()
+    x = (torch.rand(4, 2, full.channels, full.height, full.width, generator=generator) < 0.3).float()
     x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2)))
     results = []
     for kind in (torch.float64, dtype):

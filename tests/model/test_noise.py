@@ -1,11 +1,14 @@
 """Input noise: what it does to which pixels, and how often."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
-from neural_em import NeuralEMError
+from neural_em import NeuralEMError, randomness
+from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.noise import NOISES, NoiseConfig, bit_flips, masked_uniform, no_noise
 
 
@@ -47,6 +50,24 @@ def test_the_share_of_pixels_that_are_hit():
     hit = masked_uniform(x - 1, u, p)  # -1 marks the pixels left alone
     assert scipy.stats.binomtest(int((hit >= 0).sum()), 100_000, p).pvalue > 1e-4
     assert scipy.stats.kstest(np.asarray(hit[hit >= 0]), "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bit-flips", "masked-uniform"])
+def test_shared_noise_hits_all_channels_of_a_pixel_or_none(kind):
+    x = torch.full((4, 2, 3, 20, 20), 0.25)
+    keys, results = randomness.keys(3, torch.arange(2)), {}
+    for shared in (True, False):
+        config = ModelConfig(channels=3, height=20, width=20, noise=NoiseConfig(kind, 0.3, shared))
+        model = NeuralEM(dataclasses.replace(config, theta_size=2, convolutions=(), hidden=0))
+        drawn = model.draw_noise(x, keys), model.add_noise(x, torch.Generator().manual_seed(0))
+        results[shared] = [noisy != x for noisy in drawn]
+        if shared and kind == "masked-uniform":  # each channel gets a value of its own
+            assert all(len(noisy[noisy != x].unique()) > 0.99 * (noisy != x).sum() for noisy in drawn)
+    for hit, alone in zip(results[True], results[False], strict=True):
+        assert torch.equal(hit, hit[:, :, :1].expand_as(hit))
+        assert scipy.stats.binomtest(int(hit[:, :, 0].sum()), hit[:, :, 0].numel(), 0.3).pvalue > 1e-4
+        assert not torch.equal(alone, alone[:, :, :1].expand_as(alone))
+        assert torch.equal(hit[:, :, 0], alone[:, :, 0])  # so that one channel has the same noise either way
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.5, float("nan"), "0.2", None, True])

@@ -18,7 +18,7 @@ from neural_em import ModelConfig, NeuralEM, NeuralEMError
 from neural_em.model import PRESETS, NoiseConfig
 from neural_em.model.fast import accelerate
 from neural_em.model.m_step import M_STEPS, RecurrentMStep
-from neural_em.storage.export import OUTPUTS, STEP_INPUTS, export
+from neural_em.storage.export import OUTPUTS, export, step_inputs
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -34,6 +34,8 @@ CONFIGS = {
     "gaussian, colour, normalised": replace(
         SMALL, channels=3, distribution="gaussian", noise=NoiseConfig("masked-uniform", 0.2), normalize_input=True
     ),
+    "median": replace(SMALL, channels=3, distribution="gaussian", e_step_deviation=0.5, prior="median"),
+    "background": replace(SMALL, distribution="gaussian", e_step_deviation=0.5, prior="background"),
 }  # fmt: skip
 STEPS = 2
 
@@ -51,7 +53,7 @@ def expected(model: NeuralEM, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> list
     with torch.no_grad():
         for t in range(len(x_noisy)):
             state, info = model.step(state, x_noisy[t], x[t + 1])
-            rows.append((*state, *info))
+            rows.append((*state[:3], *info))
     return [torch.stack(parts).numpy() for parts in zip(*rows, strict=True)]
 
 
@@ -73,7 +75,7 @@ def in_double(model: NeuralEM, *inputs: Tensor) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=[
-    pytest.param(name, marks=[] if name == "recurrent" else [pytest.mark.slow]) for name in CONFIGS
+    pytest.param(name, marks=[] if name in ("recurrent", "median") else [pytest.mark.slow]) for name in CONFIGS
 ])  # fmt: skip
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[NeuralEM, Path]:
     model = NeuralEM(CONFIGS[request.param], seed=3)
@@ -86,17 +88,18 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_the_onnx_step(exported: tuple[NeuralEM, Path], samples: int, components: int) -> None:
     model, folder = exported
     session = onnxruntime.InferenceSession(str(folder / "step.onnx"))
-    assert tuple(value.name for value in session.get_inputs()) == STEP_INPUTS
+    inputs = step_inputs(model.config)
+    assert tuple(value.name for value in session.get_inputs()) == inputs
     assert tuple(value.name for value in session.get_outputs()) == OUTPUTS
     assert session.get_inputs()[0].shape == ["batch", "components", model.config.theta_size]
     x, x_noisy, gamma = unroll_inputs(model, samples, components, steps=2)
     state = model.start(x[0], components, gamma)
     for t in range(2):  # the second time from a state that is not zero
-        arrays = (*state, x_noisy[t], x[t + 1])
-        given = {name: array.numpy() for name, array in zip(STEP_INPUTS, arrays, strict=True)}
+        arrays = (*(state if "prior" in inputs else state[:3]), x_noisy[t], x[t + 1])
+        given = {name: array.detach().numpy() for name, array in zip(inputs, arrays, strict=True)}
         with torch.no_grad():
             state, info = model.step(state, x_noisy[t], x[t + 1])
-        assert_equal(session.run(None, given), [array.numpy() for array in (*state, *info)])
+        assert_equal(session.run(None, given), [array.numpy() for array in (*state[:3], *info)])
 
 
 @pytest.mark.parametrize(("samples", "components", "steps"), [(2, 3, 4), (1, 1, 1), (3, 2, 20)])
@@ -144,7 +147,8 @@ def test_torch_programs(tmp_path: Path, name: str) -> None:
         wanted = expected(model, x, x_noisy, gamma)
         assert_equal([part.numpy() for part in unroll(x, x_noisy, gamma)], wanted)
         state = model.start(x[0], components, gamma)
-        assert_equal([part.numpy() for part in step(*state, x_noisy[0], x[1])], [part[0] for part in wanted])
+        given = state if "prior" in step_inputs(model.config) else state[:3]
+        assert_equal([part.numpy() for part in step(*given, x_noisy[0], x[1])], [part[0] for part in wanted])
 
 
 class Climbing(RecurrentMStep):
@@ -176,7 +180,7 @@ def test_nothing_to_see_is_no_reason_for_not_a_number(exported: tuple[NeuralEM, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", ["static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist"])
 def test_the_papers_networks(tmp_path: Path, name: str) -> None:
     model = NeuralEM(PRESETS[name], seed=1)
     export(model, tmp_path / "out", "onnx")
@@ -196,7 +200,7 @@ def test_the_description_tells_names_and_sizes(exported: tuple[NeuralEM, Path]) 
     model, folder = exported
     about = json.loads((folder / "export.json").read_text())
     assert about["format"] == "onnx"
-    assert tuple(about["step"]["inputs"]) == STEP_INPUTS
+    assert tuple(about["step"]["inputs"]) == step_inputs(model.config)
     assert about["model"]["theta_size"] == model.config.theta_size
     assert str(model.config.height) in about["shapes"]["psi"]
 

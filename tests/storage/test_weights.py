@@ -15,6 +15,7 @@ from neural_em import ModelConfig, NeuralEM, NeuralEMError, load, save
 from neural_em.model import MODELS, PRESETS, NoiseConfig, build
 from neural_em.model.fast import accelerate
 from neural_em.storage.weights import read
+from tests.tiny import NETWORKS
 
 SMALL = ModelConfig(height=5, width=6, theta_size=3, convolutions=(2,), hidden=4)
 SOURCE = Path(neural_em.__file__).parent
@@ -58,7 +59,7 @@ def test_a_round_trip_is_exact(tmp_path, config, dtype):
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_presets_round_trip(tmp_path, name):
     model = NeuralEM(PRESETS[name], seed=2)
     save(model, tmp_path / "m.safetensors")
@@ -67,7 +68,7 @@ def test_presets_round_trip(tmp_path, name):
     assert equal(again.state_dict(), model.state_dict())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_fast_model_is_saved_as_the_plain_one(tmp_path, name):
     model = NeuralEM(PRESETS[name], seed=2)
     for path, each in (("plain", model), ("fast", accelerate(model))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from neural_em.errors import NeuralEMError, refuse, unknown
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MODELS: dict[type[BaseConfig], type[Model]] = {}  # a model is a config class, a model class and a line in `contract.py`
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
+PRIORS = ("median", "background")  # of the image itself; else a number
 MAX_FRAME = 1 << 28  # so that no layer's size overflows 64 bits, whatever a file says
 
 
@@ -32,6 +33,10 @@ def _loss_steps(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return value if value in LOSS_STEPS else unknown(name, value, LOSS_STEPS)
     return several(number("a finite number"), "every, last, mean or one weight for each step")(name, value)
+
+
+def _prior(name: str, value: Any) -> Any:
+    return value if value in PRIORS else number(f"a finite number, {' or '.join(PRIORS)}")(name, value)
 
 
 def _noise(name: str, value: Any) -> NoiseConfig:
@@ -97,7 +102,7 @@ class BaseConfig(Checked):
         return "bernoulli"
 
     @property
-    def prior(self) -> float:
+    def prior(self) -> float | str:
         """What components predict where there is nothing."""
         return 0.0
 
@@ -126,7 +131,9 @@ class ModelConfig(BaseConfig):
         layer_norm: normalise every layer but the last.
         distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones, or another name in
             `DISTRIBUTIONS`.
-        prior: mean of the pixel prior that components predict where they own nothing.
+        prior: mean of the pixel prior that components predict where they own nothing: a number; of Gaussian pixels also
+            ``median``, each channel's median over the first frame, or ``background``, a learned image, for a camera
+            that stands still. The networks then put out what is added to it.
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
         normalize_input: normalise each component's input over its pixels to zero mean and unit deviation (the gradient
@@ -143,7 +150,7 @@ class ModelConfig(BaseConfig):
     hidden: int = 512
     layer_norm: bool = True
     distribution: str = "bernoulli"
-    prior: float = 0.0
+    prior: float | Literal["median", "background"] = 0.0
     e_step_deviation: float = 0.25
     channel_rule: str = "product"
     normalize_input: bool = False
@@ -158,7 +165,7 @@ class ModelConfig(BaseConfig):
         "m_step": choice(M_STEPS),
         "distribution": choice(DISTRIBUTIONS),
         "channel_rule": choice(CHANNEL_RULES),
-        "prior": number("a finite number"),
+        "prior": _prior,
         "e_step_deviation": number("a number from 0.001 to 1000", 0.001, 1000),
         "inter_weight": number("a number of at least 0", 0),
         "step_size": optional(number("a finite number, or null")),
@@ -167,6 +174,8 @@ class ModelConfig(BaseConfig):
     def check_together(self) -> None:
         """Refuses what cannot be built."""
         super().check_together()
+        if self.prior in PRIORS and self.distribution != "gaussian":
+            raise NeuralEMError(f"model.prior={self.prior} is for model.distribution=gaussian, not {self.distribution}")
         DISTRIBUTIONS[self.distribution](self)
         own = own_fields(M_STEPS[self.m_step])
         for m_step, cls in M_STEPS.items():
@@ -174,6 +183,11 @@ class ModelConfig(BaseConfig):
                 if name not in own and getattr(self, name) != getattr(type(self), name):
                     raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
+
+_COLOUR = ModelConfig(
+    channels=3, theta_size=250, distribution="gaussian", prior="median", e_step_deviation=0.1,
+    noise=NoiseConfig("masked-uniform", 0.2, shared=True), inter_weight=0.2,
+)  # fmt: skip
 
 PRESETS: dict[str, ModelConfig] = {
     "static-shapes": ModelConfig(
@@ -192,12 +206,16 @@ PRESETS: dict[str, ModelConfig] = {
     "bouncing-balls": ModelConfig(
         height=64, width=64, m_step="relational", theta_size=250, convolutions=(16, 32, 64), loss_steps="mean", steps=30
     ),
+    "coloured-shapes": _COLOUR,
+    "coloured-digits": replace(_COLOUR, height=24, width=24, convolutions=(32, 64, 128)),
+    "tetrominoes": replace(_COLOUR, height=35, width=35),
+    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128)),
 }  # fmt: skip
-"""The four networks of the paper's appendix, and that of the relational model (R-NEM)."""
+"""The four networks of the paper's appendix, that of the relational model (R-NEM), and ours for colour."""
 
 
 def preset(name: str) -> ModelConfig:
-    """The paper's network of that name."""
+    """The network of that name."""
     if not isinstance(name, str) or name not in PRESETS:
         unknown("preset", name, PRESETS)
     return PRESETS[name]

@@ -92,7 +92,7 @@ class Gaussian:
     """Grey pixels: psi is the mean. The loss has unit deviation; the E-step a deviation of its own."""
 
     prior: float = 0.0
-    deviation: float = 0.25
+    deviation: float | Tensor = 0.25  # a number, or one () that changes in training
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi = eta."""
@@ -122,6 +122,9 @@ class Gaussian:
 
 # the choices of `ModelConfig.distribution`, each made from a config, or refusing it
 DISTRIBUTIONS: dict[str, Callable[[ModelConfig], PixelDistribution]] = {
-    "bernoulli": lambda config: Bernoulli(config.prior),
-    "gaussian": lambda config: Gaussian(config.prior, config.e_step_deviation),
+    "bernoulli": lambda config: Bernoulli(config.prior),  # type: ignore[arg-type]  # the config refuses names
+    # a prior of the image's own is taken away from frames and predictions before
+    "gaussian": lambda config: Gaussian(
+        0.0 if isinstance(config.prior, str) else config.prior, config.e_step_deviation
+    ),
 }

@@ -5,9 +5,13 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import replace
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from neural_em.errors import refuse
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
@@ -33,11 +37,27 @@ class NeuralEM(UnrolledModel):
         initialise(self, torch.Generator().manual_seed(seed))
         if hasattr(self.m_step, "initialise"):
             self.m_step.initialise()
+        self.background: nn.Parameter | None = None
+        if self.config.prior == "background":
+            size = (self.config.channels, self.config.height, self.config.width)
+            self.background = nn.Parameter(torch.full(size, 0.5))
+        self.deviation: Tensor | None = None  # () of the E-step, in place of the config's while training anneals it
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution."""
-        return DISTRIBUTIONS[self.config.distribution](self.config)
+        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
+        made: Any = DISTRIBUTIONS[self.config.distribution](self.config)
+        return made if self.deviation is None else replace(made, deviation=self.deviation)
+
+    def prior(self, x: Tensor) -> Tensor | None:
+        """The prior's mean for what begins with the frame x (B,C,H,W), as `State` holds it; None: the config's number.
+
+        Of a sequence it is that of its first frame: what a step predicts must not know the frame that it predicts.
+        """
+        if self.config.prior == "median":
+            pixels = x.flatten(2).sort(dim=2).values  # not torch.median, which on a GPU is not called deterministic
+            return pixels[:, :, (pixels.shape[2] - 1) // 2, None, None]
+        return None if self.background is None else self.background.expand_as(x)
 
     def first_assignment(self, normal: Tensor) -> Tensor:
         """|normal| (B,K,1,H,W) normalised over K: exactly 1 where there is one component."""
@@ -45,17 +65,25 @@ class NeuralEM(UnrolledModel):
         return gamma / gamma.sum(dim=1, keepdim=True)
 
     def first_state(self, x: Tensor, gamma: Tensor) -> State:
-        """All zero but gamma."""
+        """Theta 0, psi 0 or the image's own prior, and gamma."""
         B, K = gamma.shape[:2]
-        return State(x.new_zeros(B, K, self.config.theta_size), x.new_zeros(B, K, *x.shape[1:]), gamma)
+        psi, prior = x.new_zeros(B, K, *x.shape[1:]), self.prior(x)
+        theta = x.new_zeros(B, K, self.config.theta_size)
+        return State(theta, psi if prior is None else psi + prior.unsqueeze(1), gamma, prior)
 
     def advance(self, state: State, x_noisy: Tensor, x_next: Tensor, losses: bool) -> tuple[State, Info]:
         """One EM step: an M-step on the noisy frame (B,C,H,W), an E-step and the losses on the clean next one."""
-        theta, psi, gamma = state
+        theta, psi, gamma, prior = state
+        if prior is None and isinstance(self.config.prior, str):
+            refuse("state.prior", "what `start` gave", "none")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
-        psi, gamma, info = self.assign(eta, x_next, losses)
-        return State(theta, psi, gamma), info
+        if prior is None:
+            psi, gamma, info = self.assign(eta, x_next, losses)
+            return State(theta, psi, gamma), info
+        # all that counts for Gaussian pixels is differences: what is added to the prior explains x - prior
+        added, gamma, info = self.assign(eta, x_next - prior, losses)
+        return State(theta, prior.unsqueeze(1) + added, gamma, prior), info
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """What the M-step reads: delta (B,K,C,H,W), each component's error on the pixels assigned to it."""
@@ -82,6 +110,7 @@ class NeuralEM(UnrolledModel):
 
     def reassign(self, state: State) -> State:
         """The state after an E-step on the frame that its own psi make together, for want of a real one."""
-        x = self.distribution.together(state.psi)
-        likelihood = mixture.pixel_likelihood(self.distribution, x, state.psi, self.config.channel_rule)
+        psi = state.psi if state.prior is None else state.psi - state.prior.unsqueeze(1)
+        x = self.distribution.together(psi)
+        likelihood = mixture.pixel_likelihood(self.distribution, x, psi, self.config.channel_rule)
         return state._replace(gamma=mixture.e_step(likelihood))

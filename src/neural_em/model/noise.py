@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from neural_em.fields import Check, Checked, choice, number
+from neural_em.fields import Check, Checked, choice, flag, number
 
 
 def bit_flips(x: Tensor, u: Tensor, probability: float) -> Tensor:
@@ -35,6 +35,14 @@ NOISES: dict[str, tuple[Callable[[Tensor, Tensor, float], Tensor], int]] = {
 }
 
 
+def noisy(x: Tensor, u: Tensor, config: NoiseConfig) -> Tensor:
+    """Frames x (...,C,H,W) with the config's noise, from uniform numbers u (n,...,C,H,W)."""
+    function, needed = NOISES[config.kind]
+    if config.shared and needed:
+        u = torch.cat([u[:1, ..., :1, :, :].expand_as(u[:1]), u[1:]])
+    return function(x, u, config.probability)
+
+
 @dataclass(frozen=True)
 class NoiseConfig(Checked):
     """Noise on the input of the network, never on the target.
@@ -42,12 +50,14 @@ class NoiseConfig(Checked):
     Attributes:
         kind: ``bit-flips`` for binary pixels, ``masked-uniform`` for grey ones, or ``none``: a name in `NOISES`.
         probability: share of the pixels that are hit.
+        shared: hit all channels of a pixel together, not each by itself.
     """
 
     kind: str = "none"
     probability: float = 0.0
+    shared: bool = False
 
     GROUP: ClassVar[str] = "noise."
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        "kind": choice(NOISES), "probability": number("a number between 0 and 1", 0, 1)
+        "kind": choice(NOISES), "probability": number("a number between 0 and 1", 0, 1), "shared": flag
     }  # fmt: skip

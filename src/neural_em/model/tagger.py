@@ -124,7 +124,7 @@ class Tagger(UnrolledModel):
     @property
     def distribution(self) -> PixelDistribution:
         """The pixels' distribution."""
-        return Bernoulli(self.config.prior)
+        return Bernoulli(0.0)
 
     def first_assignment(self, normal: Tensor) -> Tensor:
         """Softmax over K."""
@@ -151,7 +151,7 @@ class Tagger(UnrolledModel):
 
     def inputs(self, state: State, x: Tensor) -> Tensor:
         """What the network reads of each component (B*K,4P): theta, the gradient towards psi, gamma, the likelihood."""
-        theta, psi, gamma = state
+        theta, psi, gamma, _ = state
         x, n = x.unsqueeze(1), self.config.flips
         gradient = z_gradient(psi, gamma, x, n)
         likelihood = torch.softmax(-cross_entropy(flipped(psi, n), x), dim=1)

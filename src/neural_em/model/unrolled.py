@@ -17,7 +17,7 @@ from neural_em.model import inference
 from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import BaseConfig
 from neural_em.model.distributions import PixelDistribution
-from neural_em.model.noise import NOISES
+from neural_em.model.noise import NOISES, noisy
 
 MOST = 1 << 20  # components or steps: more is a slip of the finger, refused before it takes memory
 
@@ -28,6 +28,7 @@ class State(NamedTuple):
     theta: Tensor
     psi: Tensor
     gamma: Tensor
+    prior: Tensor | None = None  # (B,C,1,1) or (B,C,H,W), where it is the image's own and not the config's number
 
 
 class Info(NamedTuple):
@@ -85,7 +86,7 @@ class UnrolledModel(nn.Module):
         """The state before the first step; the randomness of gamma alone tells the components apart.
 
         Args:
-            x: a frame (B,C,H,W); only its shape, type and device matter.
+            x: the first frame (B,C,H,W); only its shape, type and device matter, and its prior if it has its own.
             components: K.
             gamma: the first assignment (B,K,1,H,W); drawn where it is not given.
             generator: what to draw it from.
@@ -171,7 +172,7 @@ class UnrolledModel(nn.Module):
                 states.clear()
             states.append(after)
             infos.append(info)
-        theta, psi, gammas = inference.stacked(states)
+        theta, psi, gammas = inference.stacked((state.theta, state.psi, state.gamma) for state in states)
         total, intra, inter, bound = (losses.mean(dim=1) for losses in inference.stacked(infos))
         return Unrolled(theta, psi, gammas, total, intra, inter, bound, (total * weights).sum())
 
@@ -213,13 +214,13 @@ class UnrolledModel(nn.Module):
             refuse(
                 "keys", f"a tensor of {B} torch.int64 keys", f"{describe(keys)} {getattr(keys, 'dtype', '')}".rstrip()
             )
-        function, needed = NOISES[self.config.noise.kind]
+        needed = NOISES[self.config.noise.kind][1]
         times = torch.arange(first, first + T, device=x.device).unsqueeze(1)
         if not self.noise_each_step:
             times = torch.zeros_like(times[:1])
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B), or (1,B)
         u = torch.stack([self.uniform(frame_keys, C * H * W, stream=i) for i in range(needed)]) if needed else x
-        return function(x, u.reshape(max(needed, 1), -1, B, C, H, W), self.config.noise.probability)
+        return noisy(x, u.reshape(max(needed, 1), -1, B, C, H, W), self.config.noise)
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """Uniform numbers (*keys.shape, count) under keys."""
@@ -227,10 +228,10 @@ class UnrolledModel(nn.Module):
 
     def add_noise(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The frames with fresh noise."""
-        function, needed = NOISES[self.config.noise.kind]
+        needed = NOISES[self.config.noise.kind][1]
         shape = x.shape if self.noise_each_step else x.shape[-4:]
         u = torch.rand(needed, *shape, generator=generator, device=x.device) if needed else x
-        return function(x, u, self.config.noise.probability)
+        return noisy(x, u, self.config.noise)
 
     def frames(self, x: Tensor, steps: int | None, check: bool = True) -> Tensor:
         """The frames that an unroll of so many steps sees: T+1 of them, a single image repeated."""

@@ -94,7 +94,7 @@ class _Writer:
         (folder / LABELS).mkdir()
 
     def add(self, segmented: Segmented) -> None:
-        theta, psi, gamma, loss = segmented.step
+        theta, psi, gamma, loss, _ = segmented.step
         arrays = {"gamma": gamma, "psi": psi, "theta": theta}
         rows: dict[str, NDArray[Any]] = {name: array.float().cpu().numpy() for name, array in arrays.items()}
         self.archive.add(frames=segmented.x, **rows, loss=np.asarray(loss, np.float64))

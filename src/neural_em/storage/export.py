@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, check_integer, unknown
-from neural_em.model import Info, Model, State
+from neural_em.model import BaseConfig, Info, Model, NeuralEM, State
 from neural_em.model.inference import stacked, unrolled
 from neural_em.model.m_step import differentiated_twice
 from neural_em.storage.folders import new_folder
 from neural_em.storage.weights import filled
 
 ABOUT, PARTS = "export.json", ("step", "unroll")
-STEP_INPUTS = (*State._fields, "x_noisy", "x_next")
+CARRIED = ("theta", "psi", "gamma")  # from step to step; a prior of the images' own stays the same
 UNROLL_INPUTS = ("x", "x_noisy", "gamma")
-OUTPUTS = tuple(f"{name}_out" for name in (*State._fields, *Info._fields))
+OUTPUTS = tuple(f"{name}_out" for name in (*CARRIED, *Info._fields))
 
 
 class Step(nn.Module):
@@ -42,8 +42,22 @@ class Step(nn.Module):
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
         """One EM step; losses are (B,)."""
-        state, info = self.model.step(State(theta, psi, gamma), x_noisy, x_next, check=False)
-        return (*state, *info)
+        return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
+
+    def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
+        """From a whole state."""
+        after, info = self.model.step(state, x_noisy, x_next, check=False)
+        return (after.theta, after.psi, after.gamma, *info)
+
+
+class StepOfImages(Step):
+    """Of a model whose prior is the images' own: it is an input, the same for all steps of an image."""
+
+    def forward(  # type: ignore[override]
+        self, theta: Tensor, psi: Tensor, gamma: Tensor, prior: Tensor, x_noisy: Tensor, x_next: Tensor
+    ) -> tuple[Tensor, ...]:
+        """One EM step; losses are (B,)."""
+        return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
 
 class Unroll(nn.Module):
@@ -57,8 +71,19 @@ class Unroll(nn.Module):
         """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
         theta = x.new_zeros(*gamma.shape[:2], self.model.config.theta_size)
         psi = torch.zeros_like(gamma).expand(-1, -1, x.shape[2], -1, -1)
-        steps = unrolled(self.model, State(theta, psi, gamma), x, x_noisy)
-        return tuple(stacked((*state, *info) for state, info in steps))
+        prior = _prior(self.model, x[0])
+        psi = psi if prior is None else psi + prior.unsqueeze(1)
+        steps = unrolled(self.model, State(theta, psi, gamma, prior), x, x_noisy)
+        return tuple(stacked((state.theta, state.psi, state.gamma, *info) for state, info in steps))
+
+
+def _prior(model: Model, x: Tensor) -> Tensor | None:
+    return model.prior(x) if isinstance(model, NeuralEM) else None
+
+
+def step_inputs(config: BaseConfig) -> tuple[str, ...]:
+    """What an exported step takes, in this order."""
+    return (*CARRIED, *(("prior",) if config.prior == "median" else ()), "x_noisy", "x_next")
 
 
 def export(
@@ -113,9 +138,10 @@ def _write_onnx(model: Model, steps: int, folder: Path) -> None:
 
     program = _step_program(model)
     with _quiet():
-        step = graphs.named(program, STEP_INPUTS, OUTPUTS)
+        step = graphs.named(program, step_inputs(model.config), OUTPUTS)
     graphs.write(step, folder / "step.onnx")
-    graphs.write(graphs.looped(step, model.config), folder / "unroll.onnx")
+    background = getattr(model, "background", None)
+    graphs.write(graphs.looped(step, model.config, background), folder / "unroll.onnx")
 
 
 # what each format calls its files, and what writes them
@@ -128,10 +154,12 @@ FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
 def _step_program(model: Model) -> Any:
     B, K = _example_sizes(model, 1)
     x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
-    arguments = (*model.start(x, K), x, x.clone())  # tensors of their own: one given twice would be one input
+    theta, psi, gamma, prior = model.start(x, K)
+    own = (prior,) if prior is not None and "prior" in step_inputs(model.config) else ()
+    arguments = (theta, psi, gamma, *own, x, x.clone())  # tensors of their own: one given twice would be one input
     batch, components = _free_sizes()
-    state, frame = {0: batch, 1: components}, {0: batch}
-    return _program(model, Step(model), arguments, (state, state, state, frame, frame))
+    sizes = ({0: batch, 1: components},) * len(CARRIED) + ({0: batch},) * (len(arguments) - len(CARRIED))
+    return _program(model, StepOfImages(model) if own else Step(model), arguments, sizes)
 
 
 def _unroll_program(model: Model, steps: int) -> Any:
@@ -181,6 +209,12 @@ def _convolution_backward(
     return back, None, None
 
 
+_START: dict[Any, str] = {
+    "median": "prior = each channel's median over the first frame (the lower one of two), (B,C,1,1)",
+    "background": "the learned background",
+}
+
+
 def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
     c = model.config
     frame = f"{c.channels},{c.height},{c.width}"
@@ -190,7 +224,7 @@ def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
     return {
         "format": format,
         "model": configs.to_dict(c),
-        "step": {"inputs": STEP_INPUTS, "outputs": OUTPUTS},
+        "step": {"inputs": step_inputs(c), "outputs": OUTPUTS},
         "unroll": {"inputs": UNROLL_INPUTS, "outputs": OUTPUTS},
         "sizes": free,
         "shapes": {
@@ -198,7 +232,7 @@ def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
             "x_next": f"(B,{frame})", "theta": f"(B,K,{c.theta_size})", "psi": f"(B,K,{frame})",
             "gamma": f"(B,K,1,{c.height},{c.width})", "losses": "(B,)", "outputs of the unroll": "with T in front",
         },
-        "start": "theta = 0, psi = 0, gamma = |normal| divided by its sum over K",
+        "start": f"theta = 0, psi = {_START.get(c.prior, '0')}, gamma = |normal| divided by its sum over K",
         "noise": configs.to_dict(c.noise),
     }  # fmt: skip
 

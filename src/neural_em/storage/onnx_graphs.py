@@ -35,8 +35,8 @@ def named(program: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> An
     return step
 
 
-def looped(step: Any, config: BaseConfig) -> Any:
-    """The unroll: the step's graph as the body of a Scan over the frames, its weights outside of it."""
+def looped(step: Any, config: BaseConfig, background: torch.Tensor | None = None) -> Any:
+    """The unroll: the step's graph as the body of a Scan over the frames, its weights and prior outside of it."""
     body = step.graph
     outputs = [value.name for value in body.output]
     frame = [config.channels, config.height, config.width]
@@ -49,7 +49,7 @@ def looped(step: Any, config: BaseConfig) -> Any:
     results: dict[str, list[Any]] = {
         name: ["steps", "batch", *(["components", *tails[name]] if name in tails else [])] for name in outputs
     }
-    nodes, constants = _zeros(config)
+    nodes, constants = _start(config, background)
     nodes += [
         helper.make_node("Slice", ["x", "one", "far", "zero"], ["x_next"]),
         helper.make_node(
@@ -72,11 +72,37 @@ def _body(graph: Any) -> Any:
     states, losses = list(graph.output)[:_STATES], list(graph.output)[_STATES:]
     copies = [helper.make_node("Identity", [value.name], [f"{value.name}_watched"]) for value in states]
     watched = [helper.make_value_info(f"{value.name}_watched", value.type) for value in states]
-    return helper.make_graph([*graph.node, *copies], "em_step", list(graph.input), [*states, *watched, *losses])
+    inputs = [value for value in graph.input if value.name != "prior"]  # which is the same for all steps
+    return helper.make_graph([*graph.node, *copies], "em_step", inputs, [*states, *watched, *losses])
+
+
+def _start(config: BaseConfig, background: torch.Tensor | None) -> tuple[list[Any], list[Any]]:
+    """Nodes and constants that make the first theta and psi, for as many samples and components as gamma has."""
+    nodes, constants = _zeros(config)
+    if isinstance(config.prior, str):
+        nodes[-1].output[0] = "zeros"  # what follows adds the prior to
+    if config.prior == "median":
+        middle = (config.height * config.width - 1) // 2
+        numbers = {"pixels": [0, 0, -1], "upto": [middle + 1], "middle": [middle], "three": [3]}
+        constants += [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
+        nodes += [
+            helper.make_node("Slice", ["x", "zero", "one", "zero"], ["first_frames"]),
+            helper.make_node("Squeeze", ["first_frames", "zero"], ["first_frame"]),
+            helper.make_node("Reshape", ["first_frame", "pixels"], ["first_pixels"]),
+            helper.make_node("TopK", ["first_pixels", "upto"], ["lower", "lower_places"], largest=0, sorted=1),
+            helper.make_node("Slice", ["lower", "middle", "upto", "two"], ["median"]),
+            helper.make_node("Unsqueeze", ["median", "three"], ["prior"]),
+        ]
+    elif background is not None:
+        constants.append(numpy_helper.from_array(background.unsqueeze(0).numpy(), "prior"))
+    if isinstance(config.prior, str):
+        nodes.append(helper.make_node("Unsqueeze", ["prior", "one"], ["prior_of_components"]))
+        nodes.append(helper.make_node("Add", ["zeros", "prior_of_components"], ["psi"]))
+    return nodes, constants
 
 
 def _zeros(config: BaseConfig) -> tuple[list[Any], list[Any]]:
-    """Nodes and constants that make the first theta and psi, for as many samples and components as gamma has."""
+    """Nodes and constants that make theta and psi of zeros, for as many samples and components as gamma has."""
     numbers = {
         "zero": [0], "one": [1], "two": [2], "far": [2**62],
         "theta_tail": [config.theta_size], "psi_tail": [config.channels, config.height, config.width],

@@ -37,6 +37,9 @@ class TrainingConfig(fields.Checked):
         learning_rate: of Adam.
         schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``; a
             run that has begun then keeps their number.
+        first_deviation: of the E-step in the first training step; it then shrinks by the same factor each step, to the
+            model's own after ``deviation_epochs``. Validation and tests always have the model's own. Not given: always.
+        deviation_epochs: see ``first_deviation``.
         epochs: at most so many.
         patience: stop after so many epochs without a better validation loss; None, which a falling learning rate wants:
             never before the last epoch.
@@ -65,6 +68,8 @@ class TrainingConfig(fields.Checked):
     batch_size: int = 64
     learning_rate: float = 0.001
     schedule: Literal["constant", "cosine"] = "constant"
+    first_deviation: float | None = None
+    deviation_epochs: int = 10
     epochs: int = 500
     patience: int | None = 10
     seed: int = 0
@@ -81,8 +86,9 @@ class TrainingConfig(fields.Checked):
 
     GROUP: ClassVar[str] = "training."
     CHECKS: ClassVar[Mapping[str, fields.Check]] = {
-        **dict.fromkeys(("components", "batch_size", "epochs"), fields.integer(1)),
+        **dict.fromkeys(("components", "batch_size", "epochs", "deviation_epochs"), fields.integer(1)),
         **dict.fromkeys(("steps", "patience", "segment"), fields.optional(fields.integer(1))),
+        "first_deviation": fields.optional(fields.number("a number from 0.001 to 1000", 0.001, 1000)),
         "components_range": fields.optional(_range),
         "score_size": fields.integer(0),
         "seed": fields.integer(0, MAX_SEED),

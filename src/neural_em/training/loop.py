@@ -94,6 +94,7 @@ class Run:
         numbers = self.config.components_range or (self.config.components,) * 2
         components = order.components(self.config.seed, progress.epoch, self.steps, *numbers)
         while progress.step < self.steps:
+            self._step.set_deviation((progress.epoch + progress.step / self.steps) / self.config.deviation_epochs)
             if self.config.schedule == "cosine":
                 done = (progress.epoch + progress.step / self.steps) / self.config.epochs
                 self._step.set_rate(self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))

@@ -35,30 +35,42 @@ def segmented_gradients(
 
     def run(state: State, span: slice) -> tuple[State, Tensor]:
         out = network.run(state, x[span.start : span.stop + 1], x_noisy[span], weights[span], watched[span])
-        return State(out.theta[-1], out.psi[-1], out.gamma[-1]), out.loss
+        return State(out.theta[-1], out.psi[-1], out.gamma[-1], state.prior), out.loss
 
     if truncate:
         losses = []
         for span in spans:
-            start, loss = run(State(*(part.detach() for part in start)), span)
+            start, loss = run(_cut(start), span)
             losses.append(loss.detach())
             if loss.requires_grad:
                 loss.backward()
         return torch.stack(losses).sum()
 
-    states = [start]
+    states, learned = [start], start.prior if start.prior is not None and start.prior.requires_grad else None
     with torch.no_grad():
         for span in spans[:-1]:
             states.append(run(states[-1], span)[0])
     losses, after = [], None
     for span, before in zip(reversed(spans), reversed(states), strict=True):
-        before = State(*(part.detach().requires_grad_() for part in before))
+        before = _cut(before, learned is not None)
+        for part in (before.theta, before.psi, before.gamma):
+            part.requires_grad_()
         end, loss = run(before, span)
         roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)]
         if after is not None:  # what the later segments want of this one's end
-            roots += [(part, grad) for part, grad in zip(end, after, strict=True) if grad is not None]
+            parts = zip(end, after, strict=True)
+            roots += [(part, grad) for part, grad in parts if part is not None and grad is not None]
         roots = [(root, gradient) for root, gradient in roots if root.requires_grad]
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
-        after = tuple(part.grad for part in before)
+        after = tuple(None if part is None else part.grad for part in before)
         losses.append(loss.detach())
+    if learned is not None and after is not None:  # the start, too, comes from the learned prior
+        torch.autograd.backward([start.psi, learned], [after[1], after[3]])
     return torch.stack(losses).sum()
+
+
+def _cut(state: State, learned: bool = False) -> State:
+    """The state without what it came from; a learned prior is cut off only where its gradient is wanted by itself."""
+    theta, psi, gamma, prior = state
+    prior = prior.detach().requires_grad_() if prior is not None and learned else prior
+    return State(theta.detach(), psi.detach(), gamma.detach(), prior)

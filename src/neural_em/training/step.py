@@ -10,13 +10,13 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.model import Model
+from neural_em.model import Model, NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.training.config import TrainingConfig
 from neural_em.training.segments import segmented_gradients
@@ -58,6 +58,11 @@ class TrainingStep:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
+        self.deviation: Tensor | None = None  # of the E-step, where it is annealed: a graph reads it from where it lies
+        if config.first_deviation is not None:
+            if not isinstance(model, NeuralEM) or model.config.distribution != "gaussian":
+                raise NeuralEMError("training.first_deviation is for a model with model.distribution=gaussian")
+            self.deviation = next(model.parameters()).new_tensor(config.first_deviation)
         self.steps: dict[tuple[int, float, int], Step] = {}  # one graph for each size of batch and number of components
 
     def __call__(self, indices: Tensor, keys: Tensor, share: float = 1.0, components: int | None = None) -> Tensor:
@@ -91,11 +96,28 @@ class TrainingStep:
         else:
             group["lr"] = rate
 
+    def set_deviation(self, done: float) -> None:
+        """The E-step's deviation from the next step on, after so much of the way to the model's own."""
+        if self.deviation is not None and self.config.first_deviation is not None:
+            config: Any = self.model.config
+            first, last = self.config.first_deviation, config.e_step_deviation
+            self.deviation.fill_(first * (last / first) ** min(done, 1.0))
+
     def _frames(self, indices: Tensor) -> Tensor:
         return self.dataset.batch(indices).frames.to(next(self.model.parameters()).dtype)
 
     def _gradients(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
         """Puts the gradients into the parameters; the loss."""
+        if self.deviation is None:
+            return self._gradients_of(x, keys, share, K)
+        network: Any = self.network
+        network.deviation = self.deviation
+        try:
+            return self._gradients_of(x, keys, share, K)
+        finally:
+            network.deviation = None  # validation has the model's own
+
+    def _gradients_of(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
         T = self.config.steps
         x_noisy, gamma = self.network.draw(x, K, keys, T)
         self.optimizer.zero_grad(set_to_none=True)

@@ -99,7 +99,8 @@ def _sums(
         groups = next_groups(groups, T)
     loss = (torch.stack(losses) * model.step_weights(T, x)).sum()
     parts = [_repeated(loss, len(span)), _repeated(step.info.upper_bound.mean(), len(span))]
-    parts += _binding(gammas[-1], step.x_next, None if groups is None else groups[-1], model.config.prior)
+    prior: Any = model.config.prior if step.state.prior is None else step.state.prior
+    parts += _binding(gammas[-1], step.x_next, None if groups is None else groups[-1], prior)
     scored = min(len(span), max(0, config.score_size - span.start))
     if groups is None or scored == 0:
         parts += [torch.zeros(2, dtype=torch.float64, device=device)] * 4
@@ -108,7 +109,7 @@ def _sums(
     return torch.stack(parts)
 
 
-def _binding(gamma: Tensor, x: Tensor, groups: Tensor | None, prior: float) -> list[Tensor]:
+def _binding(gamma: Tensor, x: Tensor, groups: Tensor | None, prior: float | Tensor) -> list[Tensor]:
     """Confidence and largest share of gamma (B,K,1,H,W) over scored pixels, of samples with things to tell apart."""
     gamma = gamma.squeeze(2).flatten(2)  # (B,K,P)
     if groups is None:

@@ -1,6 +1,6 @@
 """E-step and losses with their gradient written out: a third of the passes over memory that autograd makes of them.
 
-For one channel, on any device; the fused GPU kernels in `kernels/assignment.py` compute the same.
+On any device; the fused GPU kernels in `kernels/assignment.py` compute the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.errors import refuse
 from neural_em.model.distributions import CLIP, Bernoulli, Gaussian, PixelDistribution
-from neural_em.model.mixture import EPSILON, e_step, upper_bound
+from neural_em.model.mixture import EPSILON, e_step, pixel_likelihood, upper_bound
 
 
 def numbers_of(distribution: PixelDistribution, weight: float) -> dict[str, Any] | None:
@@ -30,6 +30,14 @@ def numbers_of(distribution: PixelDistribution, weight: float) -> dict[str, Any]
     return {"PRIOR": distribution.prior, "CONSTANT": constant, "WIDTH": width, "WEIGHT": weight, "GAUSSIAN": gaussian}
 
 
+def covers(x: Tensor, numbers: dict[str, Any], through: bool, channels: str) -> bool:
+    """Whether the gradient is written out for frames x (B,C,H,W) and this rule for channels.
+
+    Through the assignments of several channels' pixels it is so for a product of Gaussians alone.
+    """
+    return x.shape[1] == 1 or not through or (numbers["GAUSSIAN"] and channels == "product")
+
+
 def refuse_watched(gradient: Tensor | None) -> None:
     """Stops a way back from the losses that are only to be watched: it would give no gradient."""
     if gradient is not None:
@@ -37,17 +45,17 @@ def refuse_watched(gradient: Tensor | None) -> None:
 
 
 class Assignment(torch.autograd.Function):
-    """One step's psi and gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
+    """One step's psi, gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
 
     @staticmethod
     def forward(ctx: Any, eta: Tensor, x: Tensor, distribution: PixelDistribution, numbers: dict[str, Any],
-                through: bool, losses: bool) -> tuple[Tensor, ...]:  # fmt: skip
-        """From eta (B,K,1,H,W) and the frame x (B,1,H,W); see `kernels.Assignment` for the rest."""
+                through: bool, losses: bool, channels: str) -> tuple[Tensor, ...]:  # fmt: skip
+        """From eta (B,K,C,H,W), the frame x (B,C,H,W) and the rule for channels; see `kernels.Assignment`."""
         frame = x.unsqueeze(1)
         psi = distribution.mean(eta)
         if psi is eta:
             psi = eta.clone()
-        likelihood = distribution.likelihood(frame, psi)
+        likelihood = pixel_likelihood(distribution, x, psi, channels)
         gamma = e_step(likelihood)
         held, every = [likelihood] if through else [], (1, 2, 3, 4)
         total, watched = x.new_zeros(len(x)), x.new_zeros(3, len(x))
@@ -56,7 +64,7 @@ class Assignment(torch.autograd.Function):
             intra, inter = -(gamma * log).sum(dim=every), ((1 - gamma) * kl).sum(dim=every)
             watched = torch.stack([intra, inter, upper_bound(distribution, x, psi)])
             total = intra + numbers["WEIGHT"] * inter
-            held += [log, kl] if through else []
+            held += [part.sum(dim=2, keepdim=True) for part in (log, kl)] if through else []
         ctx.save_for_backward(psi, gamma, x, *held)
         ctx.set_materialize_grads(False)
         ctx.numbers, ctx.losses = numbers, losses
@@ -79,7 +87,7 @@ class Assignment(torch.autograd.Function):
         if g_total is not None:
             losses = _of_losses(frame, psi, gamma, numbers)
             gradient = torch.addcmul(gradient, losses, g_total.reshape(-1, 1, 1, 1, 1))
-        return gradient.expand_as(psi), None, None, None, None, None
+        return gradient.expand_as(psi), None, None, None, None, None, None
 
 
 def _of_losses(x: Tensor, psi: Tensor, gamma: Tensor, numbers: dict[str, Any]) -> Tensor:

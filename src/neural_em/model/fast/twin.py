@@ -24,7 +24,7 @@ from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLa
 from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
 from neural_em.model.m_step import GradientMStep, differentiated_twice
-from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution
+from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs
 
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
@@ -104,8 +104,9 @@ class FastNeuralEM(NeuralEM):
             return super().difference(x, psi, gamma)
         delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
-            flat = delta.flatten(0, 1)
-            rows = (Rows(1), Rows(1))
+            flat, rows = delta.flatten(0, 1), (Rows(1), Rows(1))
+            if not self.kernels.row_fits(flat, False):
+                return normalise(flat).view_as(delta)
             delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
         return delta
 
@@ -113,12 +114,13 @@ class FastNeuralEM(NeuralEM):
         """E-step and losses: one kernel each way, or their gradient written out."""
         eta, config, distribution = eta.to(x.dtype), self.config, self.distribution
         numbers = closed_form.numbers_of(distribution, config.inter_weight)
-        if numbers is None or x.shape[1] > 1 or x.requires_grad:
+        through, rule = config.gamma_gradient, config.channel_rule
+        if numbers is None or x.requires_grad or not closed_form.covers(x, numbers, through, rule):
             return super().assign(eta, x, losses)
-        if self.kernels and self.kernels.fits(eta):
-            parts = self.kernels.Assignment.apply(eta, x, numbers, config.gamma_gradient, self.rows[1])
+        if self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product"):
+            parts = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows[1])
         else:
-            parts = closed_form.Assignment.apply(eta, x, distribution, numbers, config.gamma_gradient, losses)
+            parts = closed_form.Assignment.apply(eta, x, distribution, numbers, through, losses, rule)
         psi, gamma, total, watched = parts
         return psi, gamma, Info(total, *watched)
 

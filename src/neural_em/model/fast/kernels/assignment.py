@@ -1,4 +1,7 @@
-"""Delta = gamma (x - psi); and psi, E-step and losses: one kernel each way, for one channel."""
+"""Delta = gamma (x - psi); and psi, E-step and losses: one kernel each way.
+
+Frames x are (B,C,H,W) in memory; psi, eta, delta and their gradients (B,K,H,W,C), as convolutions read and write them.
+"""
 
 from __future__ import annotations
 
@@ -16,72 +19,108 @@ from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
 _E_STEP = tl.constexpr(EPSILON)
-LARGEST = 32768  # numbers of one sample that one program can hold
+LARGEST = 32768  # numbers of one sample's channel that one program can hold
+CHANNELS = 8  # of a pixel, each written out in the kernels
 
 
 def fits(psi: Tensor) -> bool:
-    """Whether these kernels are made for psi (B,K,C,H,W): one channel, and K images not too large."""
-    K, C = psi.shape[1:3]
-    return C == 1 and triton.next_power_of_2(K) * triton.next_power_of_2(psi[0, 0].numel()) <= LARGEST
+    """Whether these kernels are made for psi (B,K,C,H,W): few channels, and K images not too large."""
+    K, C, H, W = psi.shape[1:]
+    return C <= CHANNELS and triton.next_power_of_2(K) * triton.next_power_of_2(H * W) <= LARGEST
+
+
+def _in_memory(images: Tensor) -> Tensor:
+    """Images (B,K,C,H,W) as the kernels read them."""
+    return images.contiguous() if images.shape[2] == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _made(images: Tensor, like: Tensor) -> Tensor:
+    """What a kernel filled, as (B,K,C,H,W) like another."""
+    return images if like.shape[2] == 1 else images.permute(0, 1, 4, 2, 3)
+
+
+def _taken(rows: Any, like: Tensor) -> Tensor:
+    """Memory for a kernel to fill, for images like these (B,K,C,H,W)."""
+    B, K, C, H, W = like.shape
+    taken: Tensor = rows.take((B, K, C, H, W) if C == 1 else (B, K, H, W, C), like)
+    return taken
 
 
 @triton.jit
-def _difference(x, psi, gamma, delta, K, L, BLOCK: tl.constexpr):
+def _difference(x, psi, gamma, delta, K, L, C: tl.constexpr, BLOCK: tl.constexpr):
     b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     at = (b * K + k) * L + i
-    d = tl.load(gamma + at, mask=i < L) * (tl.load(x + b * L + i, mask=i < L) - tl.load(psi + at, mask=i < L))
-    tl.store(delta + at, d, mask=i < L)
+    share = tl.load(gamma + at, mask=i < L)
+    for c in tl.static_range(C):
+        d = tl.load(x + (b * C + c) * L + i, mask=i < L) - tl.load(psi + at * C + c, mask=i < L)
+        tl.store(delta + at * C + c, share * d, mask=i < L)
 
 
 @triton.jit
-def _difference_backward(gradient, x, psi, gamma, g_psi, g_gamma, K, L, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
+def _difference_backward(
+    gradient, x, psi, gamma, g_psi, g_gamma, K, L, GAMMA: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
+):
     b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     at = (b * K + k) * L + i
-    g = tl.load(gradient + at, mask=i < L)
-    tl.store(g_psi + at, -g * tl.load(gamma + at, mask=i < L), mask=i < L)
+    share = tl.load(gamma + at, mask=i < L)
+    total = tl.zeros_like(share)
+    for c in tl.static_range(C):
+        g = tl.load(gradient + at * C + c, mask=i < L)
+        tl.store(g_psi + at * C + c, -g * share, mask=i < L)
+        if GAMMA:
+            d = tl.load(x + (b * C + c) * L + i, mask=i < L) - tl.load(psi + at * C + c, mask=i < L)
+            total += g * d
     if GAMMA:
-        d = tl.load(x + b * L + i, mask=i < L) - tl.load(psi + at, mask=i < L)
-        tl.store(g_gamma + at, g * d, mask=i < L)
+        tl.store(g_gamma + at, total, mask=i < L)
 
 
 class MaskedDifference(torch.autograd.Function):
-    """Delta = gamma (x - psi), for one channel: x (B,1,H,W), psi and gamma (B,K,1,H,W)."""
+    """Delta = gamma (x - psi): x (B,C,H,W), psi (B,K,C,H,W), gamma (B,K,1,H,W)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, psi: Tensor, gamma: Tensor, rows: Any) -> Tensor:
-        """Delta (B,K,1,H,W), in the memory that ``rows`` give."""
-        B, K = psi.shape[:2]
-        L = psi[0, 0].numel()
-        x, psi, gamma = x.contiguous(), psi.contiguous(), gamma.contiguous()
-        delta: Tensor = rows.take(tuple(psi.shape), psi)
-        _difference[(B, K, triton.cdiv(L, 1024))](x, psi, gamma, delta, K, L, BLOCK=1024)
+        """Delta (B,K,C,H,W), in the memory that ``rows`` give."""
+        B, K, C, H, W = psi.shape
+        delta = _taken(rows, psi)
+        out = _made(delta, psi)
+        x, psi, gamma = x.contiguous(), _in_memory(psi), gamma.contiguous()
+        _difference[(B, K, triton.cdiv(H * W, 1024))](x, psi, gamma, delta, K, H * W, C=C, BLOCK=1024)
         ctx.save_for_backward(x, psi, gamma)
-        return delta
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of psi and gamma."""
         x, psi, gamma = ctx.saved_tensors
-        B, K = psi.shape[:2]
-        L = psi[0, 0].numel()
+        B, K, C, H, W = gradient.shape
         wanted = ctx.needs_input_grad[2]
         g_psi = torch.empty_like(psi)
-        g_gamma = torch.empty_like(psi) if wanted else g_psi
-        _difference_backward[(B, K, triton.cdiv(L, 1024))](
-            gradient.contiguous(), x, psi, gamma, g_psi, g_gamma, K, L, GAMMA=wanted, BLOCK=1024
+        g_gamma = torch.empty_like(gamma) if wanted else g_psi
+        _difference_backward[(B, K, triton.cdiv(H * W, 1024))](
+            _in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024
         )
-        return None, g_psi, g_gamma if wanted else None, None
+        return None, _made(g_psi, gradient), g_gamma if wanted else None, None
 
 
 @triton.jit
-def _pixel_terms(x, psi, PRIOR: tl.constexpr, WIDTH: tl.constexpr, GAUSSIAN: tl.constexpr):
-    """Likelihood, log-probability and divergence from the prior, and the derivative of each by psi."""
+def _pixel_terms(
+    x, psi, width, PRIOR: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, GAUSSIAN: tl.constexpr
+):
+    """Likelihood, log-probability and divergence from the prior of a channel, and the derivative of each by psi.
+
+    That of the Gaussian likelihood is still to be multiplied by the likelihood, of all channels together.
+    """
     if GAUSSIAN:
-        likelihood = tl.exp(-0.5 * (x - psi) * (x - psi) / (WIDTH * WIDTH)) * (0.3989422804014327 / WIDTH)
-        slope = likelihood * (x - psi) / (WIDTH * WIDTH)
+        if ANNEALED:  # the deviation lies in memory and changes between steps
+            w = tl.load(width)
+            likelihood = tl.exp(-0.5 * (x - psi) * (x - psi) / (w * w)) * (0.3989422804014327 / w)
+            slope = (x - psi) / (w * w)
+        else:
+            likelihood = tl.exp(-0.5 * (x - psi) * (x - psi) / (WIDTH * WIDTH)) * (0.3989422804014327 / WIDTH)
+            slope = (x - psi) / (WIDTH * WIDTH)
         log, log_slope = -0.5 * (x - psi) * (x - psi), x - psi
         kl, kl_slope = 0.5 * (psi - PRIOR) * (psi - PRIOR), psi - PRIOR
     else:
@@ -99,29 +138,36 @@ def _pixel_terms(x, psi, PRIOR: tl.constexpr, WIDTH: tl.constexpr, GAUSSIAN: tl.
 
 @triton.jit
 def _assignment_forward(
-    eta, x, psi, gamma, total, watched, B, K, L,
-    PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, WEIGHT: tl.constexpr, GAUSSIAN: tl.constexpr,
-    KB: tl.constexpr, BLOCK: tl.constexpr,
+    eta, x, width, psi, gamma, total, watched, B, K, L,
+    PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
+    GAUSSIAN: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, KB)[:, None]
     i = tl.arange(0, BLOCK)[None, :]
     inside = (k < K) & (i < L)
     at = (b * K + k) * L + i
-    v = tl.load(eta + at, mask=inside, other=0.0)
-    frame = tl.load(x + b * L + i, mask=i < L, other=0.0)
-    if not GAUSSIAN:
-        v = 1.0 / (1.0 + tl.exp(-v))
-    likelihood, _, log, _, kl, _ = _pixel_terms(frame, v, PRIOR, WIDTH, GAUSSIAN)
+    logs = tl.zeros([KB, BLOCK], dtype=eta.dtype.element_ty)
+    likelihood, divergence = logs + 1.0, logs
+    missed = tl.zeros([1, BLOCK], dtype=eta.dtype.element_ty)
+    for c in tl.static_range(C):
+        v = tl.load(eta + at * C + c, mask=inside, other=0.0)
+        frame = tl.load(x + (b * C + c) * L + i, mask=i < L, other=0.0)
+        if not GAUSSIAN:
+            v = 1.0 / (1.0 + tl.exp(-v))
+        tl.store(psi + at * C + c, v, mask=inside)
+        part, _, log, _, kl, _ = _pixel_terms(frame, v, width, PRIOR, WIDTH, ANNEALED, GAUSSIAN)
+        likelihood, logs, divergence = likelihood * part, logs + log, divergence + kl + CONSTANT
+        largest = tl.max(tl.where(k < K, v, float("-inf")), axis=0)[None, :]
+        largest = tl.where(i < L, largest, 0.5)
+        _, _, log, _, _, _ = _pixel_terms(frame, largest, width, PRIOR, WIDTH, ANNEALED, GAUSSIAN)
+        missed -= log
     likelihood = tl.where(inside, likelihood + _E_STEP, 0.0)
     g = likelihood / tl.where(i < L, tl.sum(likelihood, axis=0)[None, :], 1.0)
-    tl.store(psi + at, v, mask=inside)
     tl.store(gamma + at, g, mask=inside)
-    intra = -tl.sum(tl.sum(tl.where(inside, g * log, 0.0), axis=1), axis=0)
-    inter = tl.sum(tl.sum(tl.where(inside, (1.0 - g) * (kl + CONSTANT), 0.0), axis=1), axis=0)
-    largest = tl.max(tl.where(k < K, v, float("-inf")), axis=0)[None, :]
-    _, _, log, _, _, _ = _pixel_terms(frame, tl.where(i < L, largest, 0.5), PRIOR, WIDTH, GAUSSIAN)
-    bound = -tl.sum(tl.sum(tl.where(i < L, log, 0.0), axis=1), axis=0)
+    intra = -tl.sum(tl.sum(tl.where(inside, g * logs, 0.0), axis=1), axis=0)
+    inter = tl.sum(tl.sum(tl.where(inside, (1.0 - g) * divergence, 0.0), axis=1), axis=0)
+    bound = tl.sum(tl.sum(tl.where(i < L, missed, 0.0), axis=1), axis=0)
     tl.store(total + b, intra + WEIGHT * inter)
     tl.store(watched + b, intra)
     tl.store(watched + B + b, inter)
@@ -130,70 +176,88 @@ def _assignment_forward(
 
 @triton.jit
 def _assignment_backward(
-    psi, gamma, x, g_psi, g_gamma, g_total, g_eta, K, L,
-    PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, WEIGHT: tl.constexpr, GAUSSIAN: tl.constexpr,
-    PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
-    KB: tl.constexpr, BLOCK: tl.constexpr,
+    psi, gamma, x, width, g_psi, g_gamma, g_total, g_eta, K, L,
+    PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
+    GAUSSIAN: tl.constexpr, PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
+    C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, KB)[:, None]
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = (k < K) & (i < L)
     at = (b * K + k) * L + i
-    v = tl.load(psi + at, mask=inside, other=0.5)
     g = tl.load(gamma + at, mask=inside, other=0.0)
-    frame = tl.load(x + b * L + i, mask=i < L, other=0.0)
-    likelihood, slope, log, log_slope, kl, kl_slope = _pixel_terms(frame, v, PRIOR, WIDTH, GAUSSIAN)
-    out = tl.zeros_like(v)
-    if PSI:
-        out = tl.load(g_psi + at, mask=inside, other=0.0)
-    through = tl.zeros_like(v)
-    if GAMMA:
-        through = tl.load(g_gamma + at, mask=inside, other=0.0)
+    through = tl.zeros_like(g)
+    likelihood = tl.zeros_like(g) + 1.0
     if LOSS:
         scale = tl.load(g_total + b)
-        out += scale * (WEIGHT * (1.0 - g) * kl_slope - g * log_slope)
-        through += scale * (-log - WEIGHT * (kl + CONSTANT))
     if THROUGH:  # back through gamma_k = P_k / sum P
+        if GAMMA:
+            through = tl.load(g_gamma + at, mask=inside, other=0.0)
+        for c in tl.static_range(C):
+            v = tl.load(psi + at * C + c, mask=inside, other=0.5)
+            frame = tl.load(x + (b * C + c) * L + i, mask=i < L, other=0.0)
+            part, _, log, _, kl, _ = _pixel_terms(frame, v, width, PRIOR, WIDTH, ANNEALED, GAUSSIAN)
+            likelihood = likelihood * part
+            if LOSS:
+                through += scale * (-log - WEIGHT * (kl + CONSTANT))
         through = tl.where(inside, through, 0.0)
         total = tl.sum(tl.where(inside, likelihood + _E_STEP, 0.0), axis=0)[None, :]
         mean = tl.sum(g * through, axis=0)[None, :]
-        out += (through - mean) / tl.where(i < L, total, 1.0) * slope
-    if not GAUSSIAN:
-        out = out * v * (1.0 - v)
-    tl.store(g_eta + at, out, mask=inside)
+        through = (through - mean) / tl.where(i < L, total, 1.0)
+        if GAUSSIAN:
+            through = through * likelihood
+    for c in tl.static_range(C):
+        v = tl.load(psi + at * C + c, mask=inside, other=0.5)
+        frame = tl.load(x + (b * C + c) * L + i, mask=i < L, other=0.0)
+        _, slope, _, log_slope, _, kl_slope = _pixel_terms(frame, v, width, PRIOR, WIDTH, ANNEALED, GAUSSIAN)
+        out = tl.zeros_like(v)
+        if PSI:
+            out = tl.load(g_psi + at * C + c, mask=inside, other=0.0)
+        if LOSS:
+            out += scale * (WEIGHT * (1.0 - g) * kl_slope - g * log_slope)
+        if THROUGH:
+            out += through * slope
+        if not GAUSSIAN:
+            out = out * v * (1.0 - v)
+        tl.store(g_eta + at * C + c, out, mask=inside)
 
 
 class Assignment(torch.autograd.Function):
-    """One step's psi and gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
+    """One step's psi, gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
 
     @staticmethod
     def forward(
         ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: Any
     ) -> tuple[Tensor, ...]:
-        """From eta (B,K,1,H,W) and the frame x (B,1,H,W).
+        """From eta (B,K,C,H,W) and the frame x (B,C,H,W); a pixel's likelihood is the product over its channels.
 
         Args:
             ctx: for the way back.
             eta: natural parameters.
             x: what they are to explain.
-            numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step, inter-cluster WEIGHT, GAUSSIAN or not.
-            through: let gradients flow through gamma.
+            numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step (a number, or a tensor () that may change
+                between the steps of training), inter-cluster WEIGHT, GAUSSIAN or not.
+            through: let gradients flow through gamma; with several channels, of Gaussian pixels alone.
             rows: give the memory for the gradient of eta.
         """
-        B, K = eta.shape[:2]
-        L = eta[0, 0].numel()
-        eta, x = eta.contiguous(), x.contiguous()
-        psi, gamma = torch.empty_like(eta), torch.empty_like(eta)
+        B, K, C, H, W = eta.shape
+        like, L = eta, H * W
+        eta, x = _in_memory(eta), x.contiguous()
+        psi, gamma = torch.empty_like(eta), eta.new_empty(B, K, 1, H, W)
         total, watched = eta.new_empty(B), eta.new_empty(3, B)
         KB, BLOCK = triton.next_power_of_2(K), triton.next_power_of_2(L)
+        annealed = isinstance(numbers["WIDTH"], Tensor)
+        width = numbers["WIDTH"] if annealed else eta  # else it is not read
+        settings = {**numbers, "WIDTH": 1.0 if annealed else numbers["WIDTH"], "ANNEALED": annealed, "C": C}
         _assignment_forward[(B,)](
-            eta, x, psi, gamma, total, watched, B, K, L, **numbers, KB=KB, BLOCK=BLOCK,
+            eta, x, width, psi, gamma, total, watched, B, K, L, **settings, KB=KB, BLOCK=BLOCK,
             num_warps=max(1, min(16, KB * BLOCK // 512)),
         )  # fmt: skip
+        psi = _made(psi, like)
         ctx.save_for_backward(psi, gamma, x)
         ctx.set_materialize_grads(False)
-        ctx.numbers, ctx.through, ctx.rows = numbers, through, rows
+        ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows, width if annealed else None
         if not through:
             ctx.mark_non_differentiable(gamma)
         return psi, gamma, total, watched
@@ -204,16 +268,16 @@ class Assignment(torch.autograd.Function):
         """The gradient of eta."""
         refuse_watched(other)
         psi, gamma, x = ctx.saved_tensors
-        B, K = psi.shape[:2]
-        L = psi[0, 0].numel()
+        width = psi if ctx.width is None else ctx.width
+        B, K, _, H, W = psi.shape
         KB, BLOCK = triton.next_power_of_2(K), 256
         g_total = g_total.contiguous() if g_total is not None else None
-        g_psi = g_psi.contiguous() if g_psi is not None else None
+        g_psi = _in_memory(g_psi) if g_psi is not None else None
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
-        g_eta: Tensor = ctx.rows.take(tuple(psi.shape), psi)
-        _assignment_backward[(B, triton.cdiv(L, BLOCK))](
-            psi, gamma, x, g_psi, g_gamma, g_total, g_eta, K, L, **ctx.numbers, PSI=g_psi is not None,
-            THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None, KB=KB, BLOCK=BLOCK,
-            num_warps=max(1, min(16, KB * BLOCK // 256)),
+        g_eta = _taken(ctx.rows, psi)
+        _assignment_backward[(B, triton.cdiv(H * W, BLOCK))](
+            _in_memory(psi), gamma, x, width, g_psi, g_gamma, g_total, g_eta, K, H * W, **ctx.settings,
+            PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None, KB=KB,
+            BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
         )  # fmt: skip
-        return g_eta, None, None, None, None
+        return _made(g_eta, psi), None, None, None, None
