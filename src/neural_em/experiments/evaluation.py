@@ -35,38 +35,24 @@ _NAMED = ("objects", "components", "steps", "rollout", "static", "starts", "size
 
 @dataclass(frozen=True)
 class Evaluation(Checked):
-    """What to evaluate a run on; ``None`` is as it was trained.
+    """What to evaluate a run on; ``None`` is as it was trained."""
 
-    Attributes:
-        objects: objects in a generated sequence.
-        components: K.
-        steps: EM steps; generated sequences are made as long as they need to be.
-        split: ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all``
-            of own data that are not divided into these.
-        static: look at frame 0 only, repeated.
-        data: the user's own file or folder instead of the run's data.
-        masks: its true groups.
-        starts: random starts for each sequence.
-        size: how many sequences; ``None``: the whole split.
-        seed: of the starts and of the noise.
-        batch_size: sequences at a time; changes no result.
-        changes: other fields of generated data, such as ``data.threshold=0.25``.
-        rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
-            many are held back, unless ``steps`` says how many to read.
-    """
-
-    objects: int | None = None
-    components: int | None = None
-    steps: int | None = None
+    objects: int | None = None  # objects in a generated sequence
+    components: int | None = None  # K
+    steps: int | None = None  # EM steps; generated sequences are made as long as they need to be
+    # ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all`` of own
+    # data that are not divided into these
     split: str | None = None
-    static: bool = False
-    data: str | None = None
-    masks: str | None = None
-    starts: int = 1
-    size: int | None = None
-    seed: int = 0
-    batch_size: int = 500
-    changes: tuple[str, ...] = ()
+    static: bool = False  # look at frame 0 only, repeated
+    data: str | None = None  # the user's own file or folder instead of the run's data
+    masks: str | None = None  # its true groups
+    starts: int = 1  # random starts for each sequence
+    size: int | None = None  # how many sequences; ``None``: the whole split
+    seed: int = 0  # of the starts and of the noise
+    batch_size: int = 500  # sequences at a time; changes no result
+    changes: tuple[str, ...] = ()  # other fields of generated data, such as ``data.threshold=0.25``
+    # further steps without input; generated sequences are longer by as many frames, of others the last so many are held
+    # back, unless ``steps`` says how many to read
     rollout: int = 0
 
     CHECKS: ClassVar[Mapping[str, Check]] = {

@@ -33,27 +33,18 @@ would cost to expect that nothing moves; scores are of the assignment to the mod
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """What a page shows of one run; everything but the name may be empty.
+    """What a page shows of one run; everything but the name may be empty."""
 
-    Attributes:
-        name: what to call the run.
-        config: its settings, nested as they are written.
-        metrics: what training logged, one row an epoch.
-        evaluation: scores, nested; single values are shown, lists are not.
-        curves: scores per step with quartiles, by name.
-        sequences: sequences to step through; those with one label stand side by side over all runs.
-        training_steps: how many steps the model was trained for, marked in the curves; or None.
-        rollout: scores and errors per step without input, by name.
-    """
-
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Rows = ()
+    name: str  # what to call the run
+    config: Mapping[str, Any] = field(default_factory=dict)  # its settings, nested as they are written
+    metrics: Rows = ()  # what training logged, one row an epoch
+    # scores, nested; single values are shown, lists are not
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    curves: Mapping[str, StepCurve] = field(default_factory=dict)
+    curves: Mapping[str, StepCurve] = field(default_factory=dict)  # scores per step with quartiles, by name
+    # sequences to step through; those with one label stand side by side over all runs
     sequences: Sequence[SequenceReport] = ()
-    training_steps: int | None = None
-    rollout: Mapping[str, StepCurve] = field(default_factory=dict)
+    training_steps: int | None = None  # how many steps the model was trained for, marked in the curves; or None
+    rollout: Mapping[str, StepCurve] = field(default_factory=dict)  # scores and errors per step without input, by name
 
 
 def write_page(

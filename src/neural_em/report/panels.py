@@ -17,28 +17,17 @@ FRAME = 4  # screen pixels around a component's panel in its colour
 
 @dataclass(frozen=True, eq=False)
 class SequenceReport:
-    """One sequence and what the model made of it; step t's assignment and prediction are about frame t.
+    """One sequence and what the model made of it; step t's assignment and prediction are about frame t."""
 
-    Attributes:
-        label: what to call it, such as 'best'.
-        frames: the frame that each step explains, (T,C,H,W) in [0, 1], one or three channels.
-        gamma: the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K.
-        psi: each component's prediction, (T,K,C,H,W); shown cut to [0, 1].
-        groups: the true groups, (T,H,W), 0 = not scored; or None.
-        score: what the sequence scored, or None.
-        score_name: what the score is.
-        rollout: how many of the steps, the last ones, have read the model's own prediction instead of a frame.
-        inputs: what the components have read, (T,C,H,W), shown beside the frames; or None.
-    """
-
-    label: str
-    frames: NDArray[np.float32]
-    gamma: NDArray[np.float32]
-    psi: NDArray[np.float32]
-    groups: NDArray[Any] | None = None
-    score: float | None = None
-    score_name: str = "AMI"
-    rollout: int = 0
+    label: str  # what to call it, such as 'best'
+    frames: NDArray[np.float32]  # the frame that each step explains, (T,C,H,W) in [0, 1], one or three channels
+    gamma: NDArray[np.float32]  # the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K
+    psi: NDArray[np.float32]  # each component's prediction, (T,K,C,H,W); shown cut to [0, 1]
+    groups: NDArray[Any] | None = None  # the true groups, (T,H,W), 0 = not scored; or None
+    score: float | None = None  # what the sequence scored, or None
+    score_name: str = "AMI"  # what the score is
+    rollout: int = 0  # how many of the steps, the last ones, have read the model's own prediction instead of a frame
+    # what the components have read, (T,C,H,W), shown beside the frames; or None
     inputs: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:

@@ -38,21 +38,13 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Subject:
-    """What figures are about.
+    """What figures are about."""
 
-    Attributes:
-        evaluator: has the device and the data.
-        runs: trained runs.
-        evaluation: on what data they are shown.
-        picks: ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure.
-        size: sequences to score where nobody did before; ``None`` for the whole split.
-    """
-
-    evaluator: Evaluator
-    runs: Sequence[TrainedRun]
-    evaluation: Evaluation
-    picks: Sequence[str] = ()
-    size: int | None = ENOUGH
+    evaluator: Evaluator  # has the device and the data
+    runs: Sequence[TrainedRun]  # trained runs
+    evaluation: Evaluation  # on what data they are shown
+    picks: Sequence[str] = ()  # ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure
+    size: int | None = ENOUGH  # sequences to score where nobody did before; ``None`` for the whole split
 
     def chosen(self, run: TrainedRun, usual: Sequence[str]) -> dict[str, int]:
         """The sequences to show of a run."""

@@ -34,17 +34,11 @@ FPS = 10.0  # where the clip does not say
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: the folder.
-        files: the name of each part, by what it is.
-        summary: as in ``segmentation.json``.
-    """
-
-    path: Path
-    files: Mapping[str, str]
-    summary: Mapping[str, Any]
+    path: Path  # the folder
+    files: Mapping[str, str]  # the name of each part, by what it is
+    summary: Mapping[str, Any]  # as in ``segmentation.json``
 
 
 def write_segmentation(

@@ -35,27 +35,16 @@ WEIGHTS = {"best": BEST, "last": LAST}
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model and what is known of its making.
+    """A trained model and what is known of its making."""
 
-    Attributes:
-        name: what to call it.
-        experiment: its settings; those of the last stage, where there were stages.
-        load: gives the model on a device.
-        data_known: whether the experiment's data are those it was trained on; else they have to be named.
-        folder: its run folder, where it has one.
-        weights: its weight file, where it has one.
-        which: ``best`` or ``last``: which epoch's weights these are.
-        notes: what a reader of its scores has to know.
-    """
-
-    name: str
-    experiment: Experiment
-    load: Callable[[torch.device | str], Model]
-    data_known: bool = True
-    folder: Path | None = None
-    weights: Path | None = None
-    which: str = "best"
-    notes: tuple[str, ...] = ()
+    name: str  # what to call it
+    experiment: Experiment  # its settings; those of the last stage, where there were stages
+    load: Callable[[torch.device | str], Model]  # gives the model on a device
+    data_known: bool = True  # whether the experiment's data are those it was trained on; else they have to be named
+    folder: Path | None = None  # its run folder, where it has one
+    weights: Path | None = None  # its weight file, where it has one
+    which: str = "best"  # ``best`` or ``last``: which epoch's weights these are
+    notes: tuple[str, ...] = ()  # what a reader of its scores has to know
 
     @property
     def record(self) -> Record:

@@ -25,25 +25,15 @@ _NUMBERS = set(_COLUMNS) - {"binding", "best"}
 
 @dataclass(frozen=True)
 class Ended:
-    """How the training of a run ended.
+    """How the training of a run ended."""
 
-    Attributes:
-        finished: whether nothing is left to do.
-        stopped: why it stopped; None while it runs, or where it was killed.
-        problem: what made it impossible to go on.
-        epochs: how many it has done; None where nobody wrote it down.
-        best_epoch: the one whose weights are the result.
-        seconds: time spent, over all interruptions.
-        warnings: what a user should know before trusting the result.
-    """
-
-    finished: bool = False
-    stopped: str | None = None
-    problem: str | None = None
-    epochs: int | None = None
-    best_epoch: int | None = None
-    seconds: float | None = None
-    warnings: tuple[str, ...] = ()
+    finished: bool = False  # whether nothing is left to do
+    stopped: str | None = None  # why it stopped; None while it runs, or where it was killed
+    problem: str | None = None  # what made it impossible to go on
+    epochs: int | None = None  # how many it has done; None where nobody wrote it down
+    best_epoch: int | None = None  # the one whose weights are the result
+    seconds: float | None = None  # time spent, over all interruptions
+    warnings: tuple[str, ...] = ()  # what a user should know before trusting the result
 
     @property
     def shortfall(self) -> str:
@@ -55,25 +45,16 @@ class Ended:
 
 @dataclass(frozen=True)
 class Record(Ended):
-    """The outcome of a run, as ``summary.json`` holds it.
+    """The outcome of a run, as ``summary.json`` holds it."""
 
-    Attributes:
-        best: the best epoch in numbers.
-        last: the last one.
-        seconds_per_epoch: on average.
-        sha256: of the weight files, so that others put in their place are noticed.
-        stages: the outcome of each stage, by the name of its folder.
-        seeds: of a folder of several seeds, how many there are to be.
-        runs: the outcome of each seed, by the name of its folder.
-    """
-
-    best: Row | None = None
-    last: Row | None = None
-    seconds_per_epoch: float | None = None
+    best: Row | None = None  # the best epoch in numbers
+    last: Row | None = None  # the last one
+    seconds_per_epoch: float | None = None  # on average
+    # of the weight files, so that others put in their place are noticed
     sha256: dict[str, str] = field(default_factory=dict)
-    stages: dict[str, Record] = field(default_factory=dict)
-    seeds: int | None = None
-    runs: dict[str, Record] = field(default_factory=dict)
+    stages: dict[str, Record] = field(default_factory=dict)  # the outcome of each stage, by the name of its folder
+    seeds: int | None = None  # of a folder of several seeds, how many there are to be
+    runs: dict[str, Record] = field(default_factory=dict)  # the outcome of each seed, by the name of its folder
 
     @classmethod
     def of(cls, progress: Progress, stopped: str | None, problem: str | None = None) -> Record:

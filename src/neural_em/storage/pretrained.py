@@ -22,20 +22,14 @@ _SCORES = {"ami_last": "AMI, last step", "ami_mean": "AMI, mean over steps", "ar
 
 @dataclass(frozen=True)
 class Card:
-    """What a weight file says of itself.
+    """What a weight file says of itself."""
 
-    Attributes:
-        name: of the shipped model, or the path of the file.
-        path: of the weight file.
-        config: of the model.
-        notes: what was written beside the weights. Of a shipped model: ``about`` (one line), ``command`` (what made
-            it), ``components`` (K in training), ``data`` (fields of a ``DataConfig``) and ``scores`` on data of that
-            kind: ``ami_last``, ``ami_mean``, ``ari_last`` (AMI normalised by the larger entropy).
-    """
-
-    name: str
-    path: Path
-    config: ModelConfig
+    name: str  # of the shipped model, or the path of the file
+    path: Path  # of the weight file
+    config: ModelConfig  # of the model
+    # what was written beside the weights. Of a shipped model: ``about`` (one line), ``command`` (what made it),
+    # ``components`` (K in training), ``data`` (fields of a ``DataConfig``) and ``scores`` on data of that kind:
+    # ``ami_last``, ``ami_mean``, ``ari_last`` (AMI normalised by the larger entropy)
     notes: dict[str, Any]
 
     @property

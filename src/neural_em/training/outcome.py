@@ -14,21 +14,13 @@ NOT_A_NUMBER = "not-a-number"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that stopped.
+    """A run that stopped."""
 
-    Attributes:
-        name: of the run, among those trained together.
-        model: with the weights of the best epoch.
-        stopped: why: ``patience``, ``epochs``, ``max-minutes`` or ``interrupted``.
-        progress: every epoch in numbers, the best one, the time.
-        path: the run folder, where there is one.
-    """
-
-    name: str
-    model: Model
-    stopped: str
-    progress: Progress
-    path: Path | None = None
+    name: str  # of the run, among those trained together
+    model: Model  # with the weights of the best epoch
+    stopped: str  # why: ``patience``, ``epochs``, ``max-minutes`` or ``interrupted``
+    progress: Progress  # every epoch in numbers, the best one, the time
+    path: Path | None = None  # the run folder, where there is one
 
     @property
     def finished(self) -> bool:
