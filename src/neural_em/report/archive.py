@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +53,8 @@ class _Growing:
         self.count += 1
 
     def pour(self, entry: Any) -> None:
-        """Header and rows; the file of rows goes."""
+        """Writes all rows, a block at a time, and removes their file."""
         self._file.close()
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(entry, {**header, "shape": (self.count, *self.shape)})
-        rows: BinaryIO
-        with open(self.path, "rb") as rows:
-            shutil.copyfileobj(rows, entry, 1 << 20)
+        rows = np.memmap(self.path, self.dtype, "r", shape=(self.count, *self.shape))
+        np.lib.format.write_array(entry, rows)
         self.path.unlink()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from neural_em.errors import refuse
 
 Pixels = NDArray[np.uint8]
-BACKGROUND = (0, 0, 0)
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 TOLERANCE = 1e-3  # gamma computed in half precision sums to 1 only about this well
 
 # The first seven are Okabe and Ito's colours, ordered so that every prefix is as far apart as can be. Each later one is
@@ -62,7 +62,7 @@ def blend(gamma: Any, image: Any = None) -> Pixels:
     return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
 
 
-def colour_groups(groups: Any, background: tuple[int, int, int] = BACKGROUND) -> Pixels:
+def colour_groups(groups: Any, background: tuple[int, int, int] = BLACK) -> Pixels:
     """Groups (...,H,W) as RGB (...,H,W,3): group n in the colour of component n-1, group 0 as the background."""
     groups = np.asarray(groups)
     if groups.ndim < 2 or groups.size == 0:

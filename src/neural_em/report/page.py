@@ -7,7 +7,7 @@ import hashlib
 import html
 import os
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 from neural_em import config as configs
 from neural_em.errors import refuse
 from neural_em.files import replacing
-from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, words
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player
-from neural_em.report.svg import COLOURS, Line, line_chart
+from neural_em.report.plots import learning_lines, step_lines
+from neural_em.report.svg import COLOURS, line_chart
 from neural_em.report.tables import MISSING, number
 
 KEYS = """<p class="note keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd>
@@ -123,47 +124,32 @@ def _sequences(runs: Sequence[RunReport]) -> str:
 
 def _curves(runs: Sequence[RunReport]) -> str:
     marks = {run.training_steps for run in runs}
-    return _step_charts(runs, [run.curves for run in runs], "EM step", marks.pop() if len(marks) == 1 else None)
+    mark = marks.pop() if len(marks) == 1 else None
+    return _step_charts({run.name: run.curves for run in runs}, "EM step", mark)
 
 
 def _rollouts(runs: Sequence[RunReport]) -> str:
-    charts = _step_charts(runs, [run.rollout for run in runs], "step without input")
+    charts = _step_charts({run.name: run.rollout for run in runs}, "step without input")
     return charts and f'<p class="note">{ROLLOUT}</p>\n{charts}'
 
 
-def _step_charts(
-    runs: Sequence[RunReport], tables: Sequence[Mapping[str, StepCurve]], x_label: str, mark: int | None = None
-) -> str:
-    charts = []
-    for name in dict.fromkeys(name for table in tables for name in table):
-        lines = [
-            Line(run.name, curve.steps, curve.mean, curve.lower, curve.upper, index)
-            for index, (run, table) in enumerate(zip(runs, tables, strict=True))
-            if (curve := table.get(name)) is not None
-        ]
-        charts.append(line_chart(words(name), lines, x_label, mark=mark))
-    if not any(charts):
-        return ""
+def _step_charts(runs: Mapping[str, Mapping[str, StepCurve]], x_label: str, mark: int | None = None) -> str:
+    names = dict.fromkeys(name for curves in runs.values() for name in curves)
+    lines = {name: step_lines({run: curves.get(name) for run, curves in runs.items()}) for name in names}
+    charts = _charts(line_chart(words(name), each, x_label, mark) for name, each in lines.items())
     note = '<p class="note">The line is the mean over the data, the band runs from the lower to the upper quartile.</p>'
-    return f'{note}\n<div class="charts">{"".join(charts)}</div>'
+    return charts and f"{note}\n{charts}"
 
 
 def _learning(runs: Sequence[RunReport]) -> str:
-    charts = []
-    for title, find in (("Loss", loss_keys), ("Score", score_keys)):
-        keys = list(dict.fromkeys(key for run in runs for key in find(run.metrics)))
-        lines = [
-            Line(
-                words(key) if len(runs) == 1 else f"{run.name}: {words(key)}",
-                *series(run.metrics, key),
-                colour=index if len(runs) > 1 else column,
-                dash=column,
-            )
-            for index, run in enumerate(runs)
-            for column, key in enumerate(keys)
-        ]
-        charts.append(line_chart(title, lines, "epoch") if lines else "")
-    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+    logged = {run.name: run.metrics for run in runs}
+    kinds = {"Loss": loss_keys, "Score": score_keys}
+    return _charts(line_chart(title, learning_lines(logged, find), "epoch") for title, find in kinds.items())
+
+
+def _charts(charts: Iterable[str]) -> str:
+    drawn = "".join(charts)
+    return drawn and f'<div class="charts">{drawn}</div>'
 
 
 def _config(runs: Sequence[RunReport]) -> str:

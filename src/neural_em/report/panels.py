@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.errors import refuse
-from neural_em.report.colours import Pixels, blend, colour_groups, palette
+from neural_em.report.colours import BLACK, Pixels, blend, colour_groups, palette
 
 FRAME = 4  # screen pixels around a component's panel in its colour
 
@@ -118,24 +118,22 @@ def magnification_for(side: int, target: int) -> int:
 
 def framed(rgb: Pixels, colour: Any, thickness: int = FRAME) -> Pixels:
     """One panel (H,W,3) inside a frame of the given colour, (H+2t,W+2t,3)."""
-    height, width, _ = rgb.shape
-    canvas: Pixels = np.empty((height + 2 * thickness, width + 2 * thickness, 3), np.uint8)
-    canvas[:] = np.asarray(colour, np.uint8)
-    canvas[thickness : thickness + height, thickness : thickness + width] = rgb
+    return grid([[rgb]], thickness, colour)
+
+
+def grid(rows: Sequence[Sequence[Pixels] | Pixels], gap: int, colour: Any) -> Pixels:
+    """Pictures (H,W,3) of one size in rows, with gaps of a colour between and around them; a row may be shorter."""
+    height, width, _ = rows[0][0].shape
+    high, wide = len(rows) * (height + gap) + gap, max(len(row) for row in rows) * (width + gap) + gap
+    canvas: Pixels = np.full((high, wide, 3), colour, np.uint8)
+    for line, row in enumerate(rows):
+        for column, picture in enumerate(row):
+            top, left = gap + line * (height + gap), gap + column * (width + gap)
+            canvas[top : top + height, left : left + width] = picture
     return canvas
 
 
 def sprite(strip: Pixels, widest: int = 4096) -> tuple[Pixels, int]:
-    """Pictures (T,H,W,3) side by side in one, in as many lines as ``widest`` pixels demand.
-
-    Returns:
-        The picture, and the number of columns.
-    """
-    count, height, width, _ = strip.shape
-    columns = max(1, min(count, widest // width))
-    lines = math.ceil(count / columns)
-    canvas: Pixels = np.zeros((lines * height, columns * width, 3), np.uint8)
-    for index, picture in enumerate(strip):
-        line, column = divmod(index, columns)
-        canvas[line * height : (line + 1) * height, column * width : (column + 1) * width] = picture
-    return canvas, columns
+    """Pictures (T,H,W,3) as one, in as many lines as ``widest`` pixels demand, and its number of columns."""
+    columns = max(1, min(len(strip), widest // strip.shape[2]))
+    return grid([strip[first : first + columns] for first in range(0, len(strip), columns)], 0, BLACK), columns

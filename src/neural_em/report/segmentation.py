@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from neural_em.errors import refuse
-from neural_em.report.animation import EDGE, TARGET, side_by_side
+from neural_em.report.animation import animation_frames
 from neural_em.report.archive import Archive
-from neural_em.report.colours import Pixels, blend, palette
+from neural_em.report.colours import Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
-from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
+from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.segment import SCORES, Segmented
 from neural_em.storage.folders import new_folder
 
@@ -118,7 +118,8 @@ class _Writer:
         if self._first is None:
             self.size = (segmented.frame.shape[0], segmented.frame.shape[1])
         over = overlay(segmented.frame, segmented.labels, self.size, LARGEST_SIDE[self.movie])
-        pictures = over, _components(segmented.x, rows["gamma"], rows["psi"], len(self.losses))
+        seen = SequenceReport("", segmented.x[None], rows["gamma"][None], rows["psi"][None])
+        pictures = over, animation_frames(seen, first=len(self.losses))[0]
         if self._first is None:
             self._first = pictures
             return
@@ -169,8 +170,7 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     """
     pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
     rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    colours = np.concatenate([np.zeros((1, 3), np.uint8), palette(int(labels.max()))])[labels]
-    mixed = rgb * (1 - STRENGTH) + colours * STRENGTH
+    mixed = rgb * (1 - STRENGTH) + colour_groups(labels) * STRENGTH
     picture: Pixels = np.where(labels[..., None] > 0, np.rint(mixed), rgb).astype(np.uint8)
     factor = magnification_for(max(size), max(SMALLEST_SIDE, max(size)))
     height, width = size[0] * factor, size[1] * factor
@@ -180,17 +180,6 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     if picture.shape[:2] == size and (height, width) == (size[0] * factor, size[1] * factor):
         return magnify(picture, factor)
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
-
-
-def _components(x: NDArray[Any], gamma: NDArray[Any], psi: NDArray[Any], number: int) -> Pixels:
-    """What the model saw, the assignment and each component's prediction in a row."""
-    sequence = SequenceReport("", x[None], gamma[None], psi[None])
-    factor = magnification_for(max(x.shape[1:]), TARGET)
-    panels = [framed(magnify(rgb, factor), EDGE) for rgb in (sequence.frames_rgb()["input"][0], blend(gamma))]
-    shown, colours = sequence.component_rgb()[0], palette(len(gamma))
-    panels += [framed(magnify(shown[k], factor), colours[k]) for k in range(len(gamma))]
-    names = [f"input {number}", "assignment", *(f"component {k + 1}" for k in range(len(gamma)))]
-    return side_by_side(panels, names)
 
 
 def _label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
