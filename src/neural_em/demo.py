@@ -34,7 +34,7 @@ class Demo:
 
 
 def demo(out: str | os.PathLike[str] = "demo", device: str = "auto", say: Callable[[str], None] = print) -> Demo:
-    """Groups freshly made sequences and writes what came of it.
+    """Groups freshly made sequences and writes what came of it, as a page and an animation.
 
     Args:
         out: the folder; one that holds an earlier demo and nothing else is replaced.

@@ -41,13 +41,9 @@ def object_mean(iou: Tensor) -> Tensor:
 
 
 def best_matching(value: Tensor) -> Tensor:
-    """The one-to-one matching of rows to columns with the largest sum, for many matrices at once.
+    """The one-to-one matching of rows to columns with the largest sum, for many matrices (N,R,S) >= 0 at once.
 
-    Args:
-        value: (N,R,S) >= 0.
-
-    Returns:
-        (N,R) int64: each row's column, -1 for the rows left over when R > S.
+    Returns (N,R) int64: each row's column, -1 for the rows left over when R > S.
     """
     N, R, S = value.shape
     if min(N, R, S) == 0:

@@ -121,8 +121,7 @@ class Result:
     def examples(self, score: str | None = None) -> dict[str, int]:
         """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
 
-        Args:
-            score: By what to choose; ``None``: AMI(max), or the smallest loss where there are no groups.
+        By default they are chosen by AMI(max), or by the smallest loss where there are no groups.
         """
         score = score or ("ami_max" if self.has_groups else "total")
         if score not in self.per_sequence:

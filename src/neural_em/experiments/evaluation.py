@@ -151,9 +151,7 @@ _USUAL = Evaluation()
 class Evaluator:
     """Evaluates runs on one device; data that several runs share are made once.
 
-    Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        progress: called with the run's name, the number of sequences done and of all.
+    ``progress`` is called with the run's name, the number of sequences done and of all.
     """
 
     def __init__(self, device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> None:

@@ -13,11 +13,7 @@ from neural_em.errors import refuse
 
 
 class Archive:
-    """Writes rows as they come; :meth:`close` makes the file of them, which ``numpy.load`` reads.
-
-    Args:
-        path: the ``.npz`` file; the rows wait beside it.
-    """
+    """Writes rows as they come; :meth:`close` makes the ``.npz`` file of them. The rows wait beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -34,16 +34,10 @@ def palette(count: int) -> Pixels:
 
 
 def blend(gamma: Any, image: Any = None) -> Pixels:
-    """The assignment as a picture: every pixel the gamma-weighted mean of the components' colours.
+    """The assignment as RGB (...,H,W,3): every pixel the gamma-weighted mean of the components' colours.
 
     A hard assignment gives exactly the palette's colours; where gamma is 0 for all components the pixel is black.
-
-    Args:
-        gamma: the soft assignment, (...,K,H,W) in [0, 1], sums over K at most 1.
-        image: if given, intensities (...,H,W) in [0, 1] that darken the colours.
-
-    Returns:
-        RGB, (...,H,W,3).
+    ``gamma`` is (...,K,H,W) in [0, 1]; an ``image`` (...,H,W) in [0, 1], if given, darkens the colours.
     """
     gamma = _numbers("gamma", gamma)
     if gamma.ndim < 3 or 0 in gamma.shape:

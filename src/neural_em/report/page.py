@@ -51,13 +51,9 @@ class RunReport:
 def write_page(
     path: str | os.PathLike[str], runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = ""
 ) -> Path:
-    """Writes the page. It loads nothing: style, script and pictures are inside.
+    """Writes the page about one or more runs. It loads nothing: style, script and pictures are inside.
 
-    Args:
-        path: the HTML file.
-        runs: the runs to compare; at least one.
-        title: the page's title.
-        lead: a sentence below it; by default the run's name, or how many there are.
+    The ``lead`` is a sentence below the title; by default the run's name, or how many there are.
     """
     path = Path(path)
     with replacing(path, make_folder=True) as temporary:

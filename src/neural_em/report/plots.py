@@ -94,9 +94,7 @@ def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = No
 def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Next-step prediction error by number of objects: mean and deviation over runs as bars, each run as a dot.
 
-    Args:
-        objects: the numbers of objects, such as (3, 4, 5).
-        errors: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
+    ``errors``: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
     """
     if not errors or any(len(values) != len(objects) for values in errors.values()):
         refuse(
@@ -154,10 +152,7 @@ def learning_curves(runs: Mapping[str, Rows]) -> Figure:
 def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: str = "cost") -> Figure:
     """Cost against size on log-log axes, with the power over the last factor of four of each series in the legend.
 
-    Args:
-        measured: by series, sizes and costs, each (n,), all positive.
-        x: what the size is, with its unit.
-        y: what the cost is, with its unit.
+    ``measured``: by series, sizes and costs, each (n,), all positive; ``x`` and ``y`` say what they are, with the unit.
     """
     if not measured:
         refuse("measured", "at least one series", "none")

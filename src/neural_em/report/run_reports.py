@@ -30,13 +30,9 @@ CURVES = ("ami_max", "ari", "upper_bound")
 
 
 def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, size: int | None = ENOUGH) -> Result:
-    """The run's scores: those of an earlier evaluation of the whole split, or of some sequences, kept for next time.
+    """The run's scores: from an earlier evaluation of the whole split, or of ``size`` sequences, kept for next time.
 
-    Args:
-        evaluator: evaluates what is missing.
-        run: the run.
-        evaluation: on what; its own size is taken where it has one.
-        size: sequences to score if nobody did before; ``None`` for the whole split.
+    The evaluation's own size is taken where it has one; ``size`` None is the whole split.
     """
     found = stored(run, evaluation)
     if found is None and evaluation.size is None and size is not None and size < _most(run, evaluation):
@@ -67,14 +63,7 @@ def choose(picks: Sequence[str | int], results: Sequence[Result]) -> dict[str, i
 def sequences(
     evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, chosen: Mapping[str, int]
 ) -> list[SequenceReport]:
-    """What the model makes of some sequences, from the very start that an evaluation scores.
-
-    Args:
-        evaluator: has the device.
-        run: the run.
-        evaluation: on what data, with how many components and steps.
-        chosen: indices of the sequences, by label.
-    """
+    """What the model makes of sequences, given by label and index, from the very start that an evaluation scores."""
     last, most = max(chosen.values()), _most(run, evaluation)
     if last < most:
         evaluation = replace(evaluation, size=last + 1)  # no more than has to be made

@@ -160,13 +160,10 @@ class _Writer:
 
 
 def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int], largest: int) -> Pixels:
-    """The frame (H,W,C) with its labels (H,W) in colour over it, for the screen.
+    """The frame (H,W,C), uint8 or in [0, 1], with its labels (H,W) in colour over it, for the screen; 0 stays as it is.
 
-    Args:
-        frame: uint8, or float in [0, 1].
-        labels: 0 is left as it is.
-        size: rows and columns of the first frame, which all pictures get the shape of.
-        largest: pixels of the longer side, at most; small frames are enlarged by a whole number.
+    All pictures get the shape of the first frame, ``size``: enlarged by a whole number, or at most ``largest``
+    pixels long.
     """
     pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
     rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels

@@ -21,12 +21,9 @@ class Events:
 
     @classmethod
     def open(cls, folder: Path, epoch: int, wanted: bool) -> tuple[Events | None, str]:
-        """The writer, and a line that says so where there cannot be one.
+        """The writer, and a line that says why where there is none.
 
-        Args:
-            folder: of the run.
-            epoch: epochs done; what an earlier start wrote beyond them is no longer shown.
-            wanted: False for none.
+        What an earlier start wrote after the ``epoch`` is no longer shown.
         """
         if not wanted:
             return None, ""

@@ -130,12 +130,7 @@ def finished_run(
 ) -> Outcome | None:
     """The outcome of a run that was finished before, read without its data; None where there is something left to do.
 
-    Args:
-        folder: opened, in the first process.
-        experiment: how long to train.
-        device: where to put the model.
-        name: of the run, among those trained together.
-        sealed: somebody builds on the result already: it is finished even where the experiment would train longer.
+    ``sealed``: somebody builds on the result: it is finished even where the experiment would train longer.
     """
 
     def look() -> list[Any] | None:

@@ -30,12 +30,9 @@ _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs
 
 
 class RunFolder:
-    """An opened run folder; nobody else can open it until it is closed.
+    """An opened run folder, made where there is none; nobody else can open it until it is closed.
 
-    Args:
-        path: the folder; made where it does not exist.
-        config: the whole config of the run, written into the folder.
-        parts: whether the run consists of runs in sub-folders, one for each seed or stage.
+    The whole config is written into it. ``parts``: the run consists of runs in sub-folders, one for each seed or stage.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: Any, parts: bool = False) -> None:

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 class Writer:
     """The listener that keeps a run. What it is given, it may keep: tensors are copies on the CPU.
 
-    Args:
-        folder: opened for this process.
-        model: what the weights are for.
-        config: how often to write, and what the weight files say of their making.
-        optimizer: whether to keep Adam's memory of the best epoch beside its weights.
+    ``optimizer``: whether to keep Adam's memory of the best epoch beside its weights.
     """
 
     def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, optimizer: bool = False) -> None:
@@ -171,20 +167,10 @@ def train_in(
     stop: Stop, callbacks: Iterable[Callback], name: str = "", first: Snapshot | None = None, notes: Iterable[str] = (),
     keep_optimizer: bool = False,
 ) -> Steps:  # fmt: skip
-    """Trains a model from where its run stopped, and keeps the run in the folder.
+    """Trains a model on its device from where its run stopped, and keeps the run in the folder.
 
-    Args:
-        folder: opened, in the first process; None to leave nothing on disk.
-        model: on the device it is trained on.
-        data: the training samples.
-        validation: samples for early stopping and scores.
-        config: settings.
-        stop: asked after each step whether to stop.
-        callbacks: told what happens, after it was written.
-        name: of the run, among those trained together.
-        first: what a new run goes on from, in the first process; the model as it is, where not given.
-        notes: what to tell before it begins.
-        keep_optimizer: whether to leave Adam's memory of the best epoch for a next run.
+    The folder is opened in the first process, None leaves nothing on disk. Callbacks are told what happens after it was
+    written. A new run goes on from ``first``, or from the model as it is; ``notes`` are told before it begins.
     """
     writer = None if folder is None else Writer(folder, model.config, config, keep_optimizer)
     device = next(model.parameters()).device

@@ -19,12 +19,8 @@ def new_folder(
     """A temporary folder beside ``path`` that takes its place at the end, or goes on an error.
 
     There may be nothing yet, an empty folder, or an earlier result, which is replaced: a folder that holds all of
-    ``always`` and beside these nothing but ``sometimes``. Any other folder is refused and kept.
-
-    Args:
-        path: the folder.
-        always: the names of what every result holds; none where results are not to be replaced.
-        sometimes: the names of what a result may hold as well; ``*`` stands for any part of a name.
+    ``always`` and beside these nothing but ``sometimes``, where ``*`` stands for any part of a name. Any other
+    folder is refused and kept; without ``always`` results are not replaced.
     """
     target = Path(path)
     _check(target, always, sometimes)

@@ -38,23 +38,18 @@ _WATCHED = {"cpu": 1, "cuda": 32}  # steps between two looks at the losses; each
 class Run:
     """One model in training.
 
-    Args:
-        model: trained in place; on the device and of the type it is trained in.
-        data: the training samples, on that device.
-        validation: samples for early stopping and scores; without them the training loss decides.
-        config: settings.
-        start: what to go on from, in the first process; the model as it is, where not given.
-        stop: asked after each step whether to stop.
-        callbacks: called in the first process with an event and what is known of it:
+    The model is trained in place, on the device and of the type it has; the data are on that device. Without validation
+    samples the training loss decides. ``start`` is what to go on from, in the first process.
 
-            - ``start``: ``epoch`` and ``step`` that it goes on after;
-            - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
-            - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
-            - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
-            - ``warning``, ``note``: a ``text``;
-            - ``failed``: there is no number any more: ``problem``, and the ``progress`` until then;
-            - ``stop``: the ``outcome``.
-        name: of the run, among those trained together.
+    Callbacks are called in the first process with an event and what is known of it:
+
+    - ``start``: ``epoch`` and ``step`` that it goes on after;
+    - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
+    - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
+    - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
+    - ``warning``, ``note``: a ``text``;
+    - ``failed``: there is no number any more: ``problem``, and the ``progress`` until then;
+    - ``stop``: the ``outcome``.
     """
 
     def __init__(

@@ -15,15 +15,7 @@ Steps = Generator[None, None, Outcome]
 
 
 def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
-    """Trains all runs to their ends; one that ends early, or in an error, does not hold up the others.
-
-    Args:
-        runs: by name; each does one step when it is asked for the next value.
-        device: where they compute.
-
-    Returns:
-        What came of each.
-    """
+    """Trains all runs to their ends, one step of each in turn; one that fails does not hold up the others."""
     results: dict[str, Outcome | NeuralEMError] = {}
     streams = {name: _stream(device, len(runs)) for name in runs}
     waiting = dict(runs)
