@@ -11,8 +11,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import TextColumn
 
 from neural_em.training import display
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress, Row
+from neural_em.training.state import Outcome, Progress, Row
 
 ROW = Row(2, 1562, 610.25, 600.5, ami_last=0.912, ari_last=0.934, best=True, seconds=75.2)
 BASE = {"run": "", "epochs": 10, "steps": 781}

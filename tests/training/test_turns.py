@@ -10,8 +10,7 @@ import torch
 
 from neural_em.errors import NeuralEMError
 from neural_em.training.loop import Run
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress
+from neural_em.training.state import Outcome, Progress
 from neural_em.training.turns import outcomes, take_turns
 
 CPU = torch.device("cpu")

@@ -15,20 +15,16 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import checksum, from_home
-from neural_em.model import Model, build
+from neural_em.model import Model
 from neural_em.presets import Experiment
 from neural_em.presets import preset as preset_named
-from neural_em.runs import checkpoint
 from neural_em.runs.fit import FitConfig
-from neural_em.runs.folder import BEST, CHECKPOINTS, CONFIG, FOLDERS, LAST, RunFolder, sub_folders
+from neural_em.runs.folder import BEST, CONFIG, FOLDERS, LAST, sub_folders
 from neural_em.runs.record import Record, Start, read_metrics, read_starts
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
 from neural_em.storage.pretrained import Card, find_model
-from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress
 
 WEIGHTS = {"best": BEST, "last": LAST}
 
@@ -123,35 +119,6 @@ def read_experiment(folder: Path) -> tuple[Experiment, bool]:
         )  # fmt: skip
         text = str(error).removeprefix(f"{path}: ")
         raise NeuralEMError(f"{path}: {text}{version}") from None
-
-
-def finished_run(
-    folder: RunFolder | None, experiment: Experiment, device: torch.device, name: str = "", sealed: bool = False
-) -> Outcome | None:
-    """The outcome of a run that was finished before, read without its data; None where there is something left to do.
-
-    ``sealed``: somebody builds on the result: it is finished even where the experiment would train longer.
-    """
-
-    def look() -> list[Any] | None:
-        path = Path() if folder is None else folder.path
-        record, found = Record.read(path), checkpoint.found(path / CHECKPOINTS)
-        if not record.finished or not found:  # the summary is the last file a run writes
-            return None
-        try:
-            progress = checkpoint.read_progress(found[0])
-        except NeuralEMError:
-            return None
-        stopped = progress.settled(experiment.training) or (record.stopped if sealed else None)
-        return None if stopped is None else [stopped, configs.to_dict(progress)]
-
-    found = distributed.from_first(look, device)
-    if found is None:
-        return None
-    model = build(experiment.model) if folder is None else load(folder.path / BEST)
-    model.load_state_dict(distributed.tensors_from_first(model.state_dict(), device))
-    path = None if folder is None else folder.path
-    return Outcome(name, model.to(device), found[0], configs.from_dict(Progress, found[1]), path)
 
 
 def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> None:

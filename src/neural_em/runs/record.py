@@ -15,7 +15,6 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse, show
 from neural_em.files import read_json, write_table, write_whole
 from neural_em.runs.folder import ENVIRONMENT, METRICS, SUMMARY, sub_folders
-from neural_em.training.outcome import warnings
 from neural_em.training.state import SETTLED, Progress, Row
 
 _MAX_BYTES = 1 << 26  # of a file
@@ -62,7 +61,7 @@ class Record(Ended):
         seconds, epochs = progress.seconds, progress.epoch
         return cls(
             stopped in SETTLED, stopped, problem, epochs, progress.best_epoch or None, round(seconds, 3),
-            tuple(warnings(progress)), progress.best_row, progress.rows[-1] if progress.rows else None,
+            progress.warnings, progress.best_row, progress.rows[-1] if progress.rows else None,
             round(seconds / epochs, 3) if epochs else None,
         )  # fmt: skip
 

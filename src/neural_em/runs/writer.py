@@ -6,9 +6,10 @@ where a kill came between. The writing is done by a second thread, one task afte
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum, write_whole
 from neural_em.model import Model, ModelConfig
 from neural_em.runs import checkpoint, environment
-from neural_em.runs.events import Events
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
@@ -30,13 +30,16 @@ from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.display import line
 from neural_em.training.loop import Callback, Run
-from neural_em.training.outcome import NOT_A_NUMBER
-from neural_em.training.state import Progress, Snapshot
+from neural_em.training.state import NOT_A_NUMBER, Progress, Snapshot
 from neural_em.training.stop import Stop
 from neural_em.training.turns import Steps
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
+
+
+EVENTS = "tensorboard"
+NO_EVENTS = "no TensorBoard events are written: tensorboard is not installed (pip install neural-em[tensorboard])"
 
 
 class Writer:
@@ -48,7 +51,7 @@ class Writer:
     def __init__(self, folder: RunFolder, model: ModelConfig, config: TrainingConfig, optimizer: bool = False) -> None:
         self.path, self.folder, self.model, self.config, self.optimizer = folder.path, folder, model, config, optimizer
         self.note = ""  # for whoever looks on
-        self._events: Events | None = None
+        self._events: Any = None  # TensorBoard's writer
         self._newest: Path | None = None  # the checkpoint this process read or wrote last
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._pending: Future[None] | None = None
@@ -66,9 +69,19 @@ class Writer:
             self._write_epoch(snapshot, again=False)
         if snapshot is not None and snapshot.progress.best_epoch:
             snapshot = dataclasses.replace(snapshot, best=stored.read(self.path / BEST)[2])
-        epoch = 0 if snapshot is None else snapshot.progress.epoch
-        self._events, self.note = Events.open(self.path, epoch, self.config.tensorboard)
+        if self.config.tensorboard:
+            self._open_events(0 if snapshot is None else snapshot.progress.epoch)
         return snapshot
+
+    def _open_events(self, epoch: int) -> None:
+        """Begins TensorBoard's events, if it is installed; those that an earlier start wrote after the epoch go."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self.note = NO_EVENTS
+            return
+        with _writing(self.path / EVENTS):
+            self._events = SummaryWriter(str(self.path / EVENTS), purge_step=epoch + 1 if epoch else None)
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
         """Keeps what an event tells."""
@@ -92,7 +105,8 @@ class Writer:
         """Writes out what is still in memory and lets others have the folder."""
         self._thread.shutdown(wait=True)
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):  # what cannot be written any more was said before
+                self._events.close()
         self.folder.close()
 
     def _keep(self, state: Callable[[], Snapshot], steps: int, stopped: bool) -> None:
@@ -121,7 +135,12 @@ class Writer:
         self._write_checkpoint(snapshot, steps)
         self._write_epoch(snapshot, again=True)
         if self._events is not None:
-            self._events.add(snapshot.progress.rows[-1])
+            row = snapshot.progress.rows[-1]
+            with _writing("TensorBoard events"):
+                for name, value in dataclasses.asdict(row).items():
+                    if name not in ("epoch", "best") and isinstance(value, int | float):
+                        self._events.add_scalar(name, value, row.epoch)
+                self._events.flush()
 
     def _write_checkpoint(self, snapshot: Snapshot, steps: int) -> None:
         """Writes a checkpoint and removes the older ones."""
@@ -160,6 +179,15 @@ class Writer:
         except NeuralEMError:
             return None
         return notes.get("epoch") if notes.get("step") == 0 else None
+
+
+@contextlib.contextmanager
+def _writing(what: object) -> Iterator[None]:
+    """Turns the system's refusal to write into the project's error."""
+    try:
+        yield
+    except OSError as error:
+        raise NeuralEMError(f"{what}: cannot be written: {error.strerror or error}") from None
 
 
 def train_in(

@@ -135,7 +135,7 @@ def _stop(info: dict[str, Any]) -> str:
         score = f", {_score(best)}" if _score(best) else ""
         parts.append(f"best epoch {best.epoch}: loss {loss:.4f}{score}")
     parts.append(f"{_time(outcome.progress.seconds)} in all")
-    parts += outcome.warnings
+    parts += outcome.progress.warnings
     return "; ".join(parts)
 
 

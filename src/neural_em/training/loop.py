@@ -22,8 +22,7 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import Model
 from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress, Snapshot
+from neural_em.training.state import Outcome, Progress, Snapshot
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
 from neural_em.training.validation import BINDING_FAILURES, validate
@@ -74,9 +73,10 @@ class Run:
         """Trains from where the run stands until it is finished or stopped; yields after each step."""
         self._set_up()
         self.tell("start", step=self.progress.step, epoch=self.progress.epoch)
-        while self.stopped is None and self.progress.settled(self.config) is None:
+        epochs, patience = self.config.epochs, self.config.patience
+        while (settled := self.progress.settled(epochs, patience)) is None and self.stopped is None:
             yield from self._epoch()
-        return self._end()
+        return self._end(settled)
 
     def _epoch(self) -> Generator[None, None, None]:
         """The rest of the present epoch."""
@@ -139,15 +139,14 @@ class Run:
             self.best = state().weights
         self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds, state=state)
 
-    def _end(self) -> Outcome:
+    def _end(self, settled: str | None) -> Outcome:
         """Leaves everything so that the run can go on, and the best weights in the model."""
-        stopped = self.stopped or self.progress.settled(self.config) or ""
         if self.stopped is not None:
             self.tell("state", state=self.snapshot, stopped=True)
         best = distributed.tensors_from_first(self.best, self.device)
         if best:
             self.model.load_state_dict(best)
-        outcome = Outcome(self.name, self.model, stopped, self.progress)
+        outcome = Outcome(self.name, self.model, self.stopped or settled or "", self.progress)
         self.tell("stop", outcome=outcome)
         return outcome
 

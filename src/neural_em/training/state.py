@@ -1,16 +1,18 @@
-"""How far a run has come: everything that it needs to go on as if it had never stopped."""
+"""How far a run has come: all that it needs to go on as if it had never stopped, and what comes out of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from neural_em.training.config import TrainingConfig
+from neural_em.model import Model
+from neural_em.training.validation import BINDING_FAILURES
 
-PATIENCE, EPOCHS = "patience", "epochs"
+PATIENCE, EPOCHS, NOT_A_NUMBER = "patience", "epochs", "not-a-number"
 SETTLED = (PATIENCE, EPOCHS)  # the reasons for which a run is finished
 
 
@@ -49,13 +51,13 @@ class Progress:
     epoch_seconds: float = 0.0  # time spent on the present epoch
     rows: tuple[Row, ...] = ()  # the finished epochs
 
-    def settled(self, config: TrainingConfig) -> str | None:
+    def settled(self, epochs: int, patience: int | None) -> str | None:
         """Why the run is finished; None where it is not."""
         if self.step:
             return None
-        if config.patience is not None and self.waited >= config.patience:
+        if patience is not None and self.waited >= patience:
             return PATIENCE
-        return EPOCHS if self.epoch >= config.epochs else None
+        return EPOCHS if self.epoch >= epochs else None
 
     def improves(self, loss: float) -> bool:
         """Whether a loss is the lowest so far."""
@@ -80,6 +82,17 @@ class Progress:
     def best_row(self) -> Row | None:
         """The best epoch."""
         return next((row for row in self.rows if row.epoch == self.best_epoch), None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know before trusting the result: a binding failure of the best epoch."""
+        row = self.best_row
+        if row is None or not row.binding:
+            return ()
+        count = sum(bool(other.binding) for other in self.rows)
+        what = BINDING_FAILURES.get(row.binding, row.binding)
+        when = f"at the best epoch, {row.epoch} (failures in {count} of {len(self.rows)} epochs)"
+        return (f"binding failure: {what} {when}",)
 
 
 @dataclass(frozen=True)
@@ -108,3 +121,19 @@ class Snapshot:
     def memory(self) -> dict[str, Tensor]:
         """What Adam remembers."""
         return {name: tensor for name, tensor in self.tensors.items() if name.startswith("optimizer.")}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that stopped."""
+
+    name: str  # of the run, among those trained together
+    model: Model  # with the weights of the best epoch
+    stopped: str  # why: ``patience``, ``epochs``, ``max-minutes`` or ``interrupted``
+    progress: Progress  # every epoch in numbers, the best one, the time
+    path: Path | None = None  # the run folder, where there is one
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.stopped in SETTLED

@@ -9,7 +9,7 @@ import torch
 
 from neural_em.errors import NeuralEMError
 from neural_em.training import distributed
-from neural_em.training.outcome import Outcome
+from neural_em.training.state import Outcome
 
 Steps = Generator[None, None, Outcome]
 
