@@ -170,7 +170,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path, problem: BaseExcepti
 def test_no_frames_and_names_twice_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NeuralEMError, match="frames: expected at least one, got none"):
         write_segmentation(tmp_path / "out", [])
-    with pytest.raises(NeuralEMError, match="frame frame-00000: expected names that differ"):
+    with pytest.raises(NeuralEMError, match="frame frame-00000: two frames have this name"):
         write_segmentation(tmp_path / "out", [*made(1), *made(1)])
     with pytest.raises(NeuralEMError, match="movie: expected one of mp4, gif, auto, got 'avi'"):
         write_segmentation(tmp_path / "out", made(1), movie="avi")

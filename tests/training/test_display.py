@@ -36,8 +36,8 @@ def test_an_epoch_is_one_line_with_all_that_counts() -> None:
     ("stopped", "text"),
     [
         ("patience", "stopped: no better validation loss for 10 epochs"),
-        ("max-minutes", "stopped: the given minutes are over; the same command goes on"),
-        ("interrupted", "stopped: interrupted; the same command goes on"),
+        ("max-minutes", "stopped: time limit reached; run the same command to resume"),
+        ("interrupted", "stopped: interrupted; run the same command to resume"),
     ],
 )
 def test_the_end_says_why(stopped: str, text: str) -> None:

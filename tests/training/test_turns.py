@@ -50,7 +50,7 @@ def test_runs_take_turns() -> None:
     results = take_turns({"a": steps("a", 2), "b": steps("b", 1, fails=True), "c": steps("c", 3)}, CPU)
     assert order == ["a", "b", "c", "a", "c", "c"]
     assert list(results) == ["a", "b", "c"]
-    with pytest.raises(NeuralEMError, match="1 of 3 runs failed, the others ended as they should: b: no more numbers"):
+    with pytest.raises(NeuralEMError, match="1 of 3 runs failed, the others finished: b: no more numbers"):
         outcomes(results)
 
 

@@ -65,7 +65,7 @@ def evaluate(
             paths.append(_write(run, results[-1], evaluation, out, alone=len(found.runs) == 1))
     if len(results) == 1:
         _show(found.runs[0], results[0])
-        typer.echo(paths[0] or "written nowhere: a weight file has no run folder (--out FOLDER)")
+        typer.echo(paths[0] or "not written: a weight file has no run folder; name a folder with --out")
     else:
         for run, result in zip(found.runs, results, strict=True):
             _show_line(run, result)

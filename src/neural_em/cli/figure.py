@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neural_em.cli import options
-from neural_em.errors import refuse, unknown
+from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import from_home
 
 
@@ -61,7 +61,7 @@ def figure(
 
     animations = [name for name, wanted in (("gif", gif), ("mp4", mp4)) if wanted]
     if animations and out is not None and out.suffix:
-        refuse(f"--{animations[0]}", "a folder to write into as well (--out)", f"the file {out}")
+        raise NeuralEMError(f"--{animations[0]} writes more files; give --out a folder, not the file {out}")
     evaluation = Evaluation(
         objects, components, steps, split, static, options.text(data), options.text(masks), size=size, seed=seed,
         rollout=rollout,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from neural_em.cli import options
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError
 
 _USUAL = "flying-shapes"
 
@@ -53,7 +53,7 @@ def segment(
     card = find_model(model)
     count = card.components if components is None else components
     if count is None:
-        refuse("components", "a number, since the model's file does not tell one", "none")
+        raise NeuralEMError("--components is needed: the model's file does not say how many it has")
     kinds: Any = {"fit": fit, "channels": channels}
     config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **kinds)
     clip = open_source(source, leave_out=masks)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from neural_em.cli import options
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 
 
 def train(
@@ -67,10 +67,10 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a model; the paper's settings hold where none are given.
+    """Train a model, with the paper's settings unless you change them.
 
     PRESET is an experiment that `nem presets` lists; `nem presets NAME` shows every field that --set can change.
-    Running the same command again goes on where it stopped.
+    Run the same command again to resume.
     """
     given = {
         "data.objects": objects, "training.components": components, "training.epochs": epochs,
@@ -85,7 +85,7 @@ def train(
     elif resume and run is not None:
         for option, value in (("--data", data), ("--masks", masks), ("--from", weights)):
             if value is not None:
-                refuse(option, "a preset as well, because a run goes on as it began", repr(str(value)))
+                raise NeuralEMError(f"{option} needs a preset; leave it out to resume a run as it began")
         experiment, found = experiments.reopen(run)
         experiment = experiments.override(experiment, overrides)
     else:
@@ -94,7 +94,7 @@ def train(
     outcomes = experiments.train(experiment, path, found if seeds is None else seeds, device, max_minutes, resume)
     if outcomes[0].path is not None:  # this process is the one that writes
         done = all(outcome.finished for outcome in outcomes)
-        typer.echo(f"{path}" if done else f"{path}: go on with: nem train --resume --run {shlex.quote(str(path))}")
+        typer.echo(f"{path}" if done else f"{path}: resume with: nem train --resume --run {shlex.quote(str(path))}")
     if any(outcome.stopped == "interrupted" for outcome in outcomes):
         raise typer.Exit(options.INTERRUPTED)
 

@@ -204,7 +204,7 @@ def _check(result: Result) -> None:
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
             if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {steps}:
-                refuse(f"{section}.{name}", f"{steps} steps", "others")
+                refuse(f"{section}.{name}", f"{steps} steps", "another number")
     for name, column in result.per_sequence.items():
         if len(column) != result.sequences:
             refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))

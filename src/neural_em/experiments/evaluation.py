@@ -91,7 +91,7 @@ class Evaluation(Checked):
             data = own_data(run, self.data, self.masks)
         elif not run.data_known:
             where = run.folder or run.weights or run.name
-            refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
+            raise NeuralEMError(f"{where}: does not say what it was trained on; name its data with --preset or --data")
         if isinstance(data, FileConfig):
             if self.objects or self.changes:
                 name = "objects" if self.objects else "set"

@@ -75,7 +75,7 @@ def train(
         refuse("seeds", "an integer from 1 to 1000", repr(seeds))
     path = run_path(experiment, run, seeds)
     if resume and not path.is_dir() and distributed.is_first():
-        refuse(f"{path}", "a run folder to go on with", "nothing there")
+        refuse(f"{path}", "a run folder to resume", "nothing there")
     settings, here = experiment.training, devices.choose(device)
     with distributed.joined(here) as here, shown(quiet or not distributed.is_first()) as (show, say):
         stop = Stop(max_minutes, say)
@@ -96,10 +96,10 @@ def run_path(experiment: Experiment, run: str | os.PathLike[str] | None = None, 
 def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
     """The experiment of a run folder, and how many seeds are trained in it."""
     if not (Path(run) / CONFIG).is_file():
-        refuse(f"{run}", "a run folder to go on with", "one without config.yaml" if Path(run).is_dir() else "none")
+        refuse(f"{run}", "a run folder to resume", "one without config.yaml" if Path(run).is_dir() else "none")
     experiment, data_known = read_experiment(Path(run))
     if not data_known:
-        refuse(f"{run}", "a run of nem train", "one of fit, whose data only Python has")
+        raise NeuralEMError(f"{run}: this run was started from Python, which alone has its data; resume it with fit")
     return experiment, max(1, _seeds_of(Path(run)))
 
 
@@ -189,7 +189,7 @@ class _Trainer:
                 full_name = f"{name}/{stage}".lstrip("/")
                 kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
                 if kept is not None and part != (part := _as_before(part, kept)):
-                    text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
+                    text = f"keeps its {kept['epochs']} epochs: the next stage started from its weights"
                     self._note(full_name, text, parent)
                 memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
                 carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)
@@ -223,7 +223,7 @@ class _Trainer:
             finished = self._finished(folder, experiment, name, sealed)
             if finished is not None:
                 can = settings.schedule == "constant" and finished.stopped == EPOCHS and not sealed
-                self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
+                self._note(name, f"this run is finished{'; for more, raise the number of epochs' if can else ''}")
                 self._tell("stop", {"run": name, "outcome": finished})
                 return finished
             model = build(experiment.model, seed=settings.seed)

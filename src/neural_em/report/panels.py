@@ -53,7 +53,7 @@ class SequenceReport:
                 refuse("inputs", f"the shape {frames.shape}", arrays["inputs"].shape)
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-                refuse(name, "finite numbers", "others")
+                refuse(name, "finite numbers", "not-a-number, infinity or something else")
             object.__setattr__(self, name, array.astype(np.float32))
 
     @property

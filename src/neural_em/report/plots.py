@@ -162,7 +162,7 @@ def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: st
         if sizes.ndim != 1 or sizes.shape != costs.shape or len(sizes) == 0:
             refuse(name, "as many sizes as costs", f"the shapes {sizes.shape} and {costs.shape}")
         if not (np.isfinite(sizes) & np.isfinite(costs) & (sizes > 0) & (costs > 0)).all():
-            refuse(name, "positive finite sizes and costs", "others")
+            refuse(name, "positive finite sizes and costs", "zero, negative or infinite ones")
         colour, text = _colour(index), name
         if len(np.unique(sizes)) > 1:
             power, constant = fitted_power(sizes, costs)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from neural_em.errors import refuse, unknown
+from neural_em.errors import NeuralEMError, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.report.animation import save_animation
 from neural_em.report.figures import FORMATS, rollout_figure, save_figure, sequence_figure, static_figure
@@ -100,7 +100,7 @@ def save_as(drawing: Drawing, path: Path) -> Path:
     if kind not in ANIMATIONS:
         unknown(f"{path}: format", kind, (*FORMATS, *ANIMATIONS))
     if drawing.sequence is None:
-        refuse(f"{path}", f"{' or '.join(FORMATS)}, as {drawing.name} shows no sequence", kind)
+        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(FORMATS)}")
     return save_animation(drawing.sequence, path)
 
 
@@ -155,7 +155,7 @@ def _curve(subject: Subject) -> list[Drawing]:
     for run in subject.runs:
         result = scores(subject.evaluator, run, evaluation, subject.size)
         if not result.has_groups:
-            refuse(f"{run.name}", "true groups (--masks), which a curve of scores needs", "none")
+            raise NeuralEMError(f"{run.name}: a curve of scores needs true groups; give them with --masks")
         curves[run.name] = step_curve(result.curves["ami_max"])
     trained = {trained_steps(run) for run in subject.runs}
     return [Drawing(subject.named("curve"), score_curve(curves, trained.pop() if len(trained) == 1 else None))]
@@ -167,7 +167,7 @@ def _bce(subject: Subject) -> list[Drawing]:
         objects = getattr(subject.evaluation.data_config(run), "objects", None)
         components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
-            refuse(f"{run.name}", "a run on generated shapes, for errors by number of objects", "another one")
+            raise NeuralEMError(f"{run.name}: errors by number of objects need a run on generated shapes")
         result = scores(subject.evaluator, run, subject.evaluation, subject.size)
         error = result.last_step["upper_bound"].mean
         if error is not None:
@@ -190,7 +190,7 @@ def bce_bars(cells: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
 def _learning(subject: Subject) -> list[Drawing]:
     for run in subject.runs:
         if not run.metrics:
-            refuse(f"{run.name}", "a run folder with its metrics.csv", "none")
+            raise NeuralEMError(f"{run.name}: learning curves need a run folder with metrics.csv")
     return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.report.animation import animation_frames
 from neural_em.report.colours import Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
@@ -93,7 +93,7 @@ class _Writer:
         rows: dict[str, NDArray[Any]] = {name: array.float().cpu().numpy() for name, array in arrays.items()}
         self.archive.add(frames=segmented.x, **rows, loss=np.asarray(loss, np.float64))
         if segmented.name in self.names:
-            refuse(f"frame {segmented.name}", "names that differ", "two of them")
+            raise NeuralEMError(f"frame {segmented.name}: two frames have this name; rename one")
         self.names.add(segmented.name)
         _label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
         self.losses.append(loss)

@@ -150,7 +150,7 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
             notes.append(f"only {done[-1].name} of {stages} has begun, its weights are used")
         experiment = experiment.stage(stages - 1)
     if not file.is_file():
-        refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(record))
+        refuse(f"{path}", f"{WEIGHTS[which]}, which the first epoch writes", _without_weights(record))
     notes += [text for text in (_exchanged(file, path), record.shortfall) if text]
     run = TrainedRun(
         path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)

@@ -105,7 +105,7 @@ class RunFolder:
             return
         except BlockingIOError:
             self.close()
-            refuse(f"{self.path}", "a run folder that no other process uses", "one that is being trained in")
+            raise NeuralEMError(f"{self.path}: another process is training in this run folder") from None
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class Ended:
         """What to say of a run that is not finished; empty for one that is, or of which nothing is known."""
         if self.finished or self == type(self)():
             return ""
-        return f"training is not finished: {self.stopped or 'still going on, or killed'} after {self.epochs} epochs"
+        return f"training is not finished: {self.stopped or 'still running, or killed'} after {self.epochs} epochs"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
     for line, row in rows:
         where = f"{path}: line {line}"
         if None in row or None in row.values():
-            refuse(where, "as many cells as the first line has", "others")
+            refuse(where, "as many cells as the first line has", "another number")
         for name, cell in row.items():
             if name in _NUMBERS and cell != "" and not _is_number(cell):
                 refuse(f"{where}: {name}", "a finite number", show(cell))

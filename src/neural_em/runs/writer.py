@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save as to_bytes
 
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError
 from neural_em.files import checksum, write_whole
 from neural_em.model import Model, ModelConfig
 from neural_em.runs import checkpoint, environment
@@ -61,8 +61,7 @@ class Writer:
         """What to go on from; None for a new run. Puts right what a kill left undone."""
         found = checkpoint.newest(self.path / CHECKPOINTS)
         if found is None and (self.path / BEST).exists():  # a checkpoint is written before it: it was lost
-            have = f"a checkpoint, since the run has its {BEST}"
-            refuse(f"{self.path / CHECKPOINTS}", have, "none; choose another --run")
+            raise NeuralEMError(f"{self.path / CHECKPOINTS}: this run's checkpoints are missing; choose another --run")
         add_start(self.path, environment.describe(device, devices.resolve(self.config.precision, device)))
         self._newest, snapshot = found or (None, None)
         if snapshot is not None and snapshot.progress.epoch and not snapshot.progress.step:

@@ -73,7 +73,7 @@ def shipped(name: str) -> Card:
     """The shipped model of that name."""
     names = sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
     if not names:
-        raise NeuralEMError(f"model {name!r}: expected a model shipped with the package, got none: it ships no models")
+        raise NeuralEMError(f"model {name!r}: this version of the package ships no models")
     if name not in names:
         unknown("model", name, names)
     return _card(name, FOLDER / f"{name}{_SUFFIX}")

@@ -16,8 +16,8 @@ _QUIET_SECONDS = 30.0  # inside a long epoch, a plain line is shown this often
 _REASONS = {
     PATIENCE: "no better {kind} loss for {patience} epochs",
     EPOCHS: "all epochs done",
-    OUT_OF_TIME: "the given minutes are over; the same command goes on",
-    INTERRUPTED: "interrupted; the same command goes on",
+    OUT_OF_TIME: "time limit reached; run the same command to resume",
+    INTERRUPTED: "interrupted; run the same command to resume",
 }
 
 
@@ -97,9 +97,9 @@ def _print(text: str) -> None:
 
 def _start(info: dict[str, Any]) -> str | None:
     if info["step"]:
-        return f"goes on in epoch {info['epoch'] + 1} after step {info['step']} of {info['steps']}"
+        return f"resumes in epoch {info['epoch'] + 1} after step {info['step']} of {info['steps']}"
     if info["epoch"]:
-        return f"goes on after epoch {info['epoch']}"
+        return f"resumes after epoch {info['epoch']}"
     return None
 
 
@@ -135,7 +135,7 @@ def _stop(info: dict[str, Any]) -> str:
         score = f", {_score(best)}" if _score(best) else ""
         parts.append(f"best epoch {best.epoch}: loss {loss:.4f}{score}")
     parts.append(f"{_time(outcome.progress.seconds)} in all")
-    parts += outcome.progress.warnings
+    parts += outcome.warnings
     return "; ".join(parts)
 
 

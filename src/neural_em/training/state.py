@@ -137,3 +137,8 @@ class Outcome:
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return self.stopped in SETTLED
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know before trusting the result."""
+        return list(self.progress.warnings)

@@ -48,7 +48,7 @@ class Stop:
             for each in signals:
                 signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
             with suppress(RuntimeError):  # in the middle of another line, standard output cannot take this one
-                self.notice("stopping after this step; once more to end at once")
+                self.notice("stopping after this step; press Ctrl-C again to stop at once")
 
         for number in signals:
             signal.signal(number, ask)

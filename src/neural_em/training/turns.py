@@ -45,7 +45,7 @@ def outcomes(results: Mapping[str, Outcome | NeuralEMError]) -> list[Outcome]:
         raise errors[0]
     if errors:
         text = "; ".join(str(error) for error in errors)
-        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others ended as they should: {text}")
+        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others finished: {text}")
     return [result for result in results.values() if isinstance(result, Outcome)]
 
 
