@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -99,12 +100,11 @@ class Evaluation(Checked):
             return data
         objects = () if self.objects is None else (f"data.objects={self.objects}",)
         data = configs.override(replace(run.experiment, data=data), (*self.changes, *objects)).data
-        changes: dict[str, Any] = {}
         if self.static:
-            changes["frames"] = 1
-        elif data.frames is not None and data.frames != 1:
-            changes["frames"] = (data.frames if self.steps is None else self.steps + 1) + self.rollout
-        return replace(data, **changes)
+            return replace(data, frames=1)
+        if data.frames is None or data.frames == 1:
+            return data
+        return replace(data, frames=(data.frames if self.steps is None else self.steps + 1) + self.rollout)
 
     def config(self, run: TrainedRun) -> EvaluationConfig:
         """How to evaluate the run."""
@@ -181,7 +181,7 @@ class Evaluator:
         """Evaluates a run; the result's settings say everything that it depends on."""
         about = identity(run, evaluation)  # first: files that change in the meantime are not those that were read
         data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
-        told = None if self.progress is None else _named(self.progress, run.name)
+        told = None if self.progress is None else functools.partial(self.progress, run.name)
         precision = devices.of_evaluation(run.experiment.training.precision)
         with devices.products(precision, self.device):
             result = evaluate(model, data, evaluation.config(run), told)
@@ -248,7 +248,3 @@ def differences(runs: Sequence[TrainedRun]) -> list[str]:
 def _file_name(words: str, unique: str) -> str:
     """Readable, and another one for whatever differs."""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '_', words)[:40]}_{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
-
-
-def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:
-    return lambda done, total: progress(name, done, total)

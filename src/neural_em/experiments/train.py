@@ -158,7 +158,8 @@ class _Trainer:
         for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
             stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
             if has_begun(stage):
-                compare(stage, run.stage(number) if kept is None else _as_before(run.stage(number), kept))
+                part = run.stage(number)
+                compare(stage, replace(part, training=replace(part.training, **(kept or {}))))
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
@@ -188,7 +189,7 @@ class _Trainer:
                 stage = f"stage-{number + 1}"
                 full_name = f"{name}/{stage}".lstrip("/")
                 kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
-                if kept is not None and part != (part := _as_before(part, kept)):
+                if part != (part := replace(part, training=replace(part.training, **(kept or {})))) and kept:
                     text = f"keeps its {kept['epochs']} epochs: the next stage started from its weights"
                     self._note(full_name, text, parent)
                 memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
@@ -291,7 +292,3 @@ def _kept(path: Path, number: int) -> dict[str, Any] | None:
         return None
     training = read_experiment(path / f"stage-{number + 1}")[0].training
     return {"epochs": training.epochs, "patience": training.patience}
-
-
-def _as_before(stage: Experiment, kept: dict[str, Any]) -> Experiment:
-    return replace(stage, training=replace(stage.training, **kept))

@@ -72,8 +72,9 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
     template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     made = {name: make(runs) for name, make in SECTIONS.items()}
     made = {name: body for name, body in made.items() if body}
-    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in made)
-    body = "\n".join(f'<section id="{_anchor(name)}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
+    anchors = {name: name.lower().replace(" ", "-") for name in made}
+    links = "".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
+    body = "\n".join(f'<section id="{anchors[name]}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
     return string.Template(template).substitute(
         title=html.escape(title),
         lead=html.escape(lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")),
@@ -202,7 +203,3 @@ def _rounded(value: Any) -> str:
         return number(value)
     size = float(value)
     return f"{size:.4g}" if abs(size) >= 1 else f"{round(size, 4) + 0.0:.4f}"  # plus zero: no minus zero
-
-
-def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-")

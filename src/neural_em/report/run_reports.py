@@ -115,13 +115,10 @@ def step_curve(curve: Curve) -> StepCurve:
 
 def trained_steps(run: TrainedRun) -> int | None:
     """How many EM steps the model was trained for, where that is known."""
-    if not run.data_known:
-        return None
-    experiment = run.experiment
-    frames = experiment.data.frames
-    return experiment.training.steps or (
-        experiment.model.steps if frames == 1 else None if frames is None else frames - 1
-    )
+    experiment, frames = run.experiment, run.experiment.data.frames
+    if not run.data_known or experiment.training.steps:
+        return experiment.training.steps if run.data_known else None
+    return experiment.model.steps if frames == 1 else frames and frames - 1
 
 
 def _most(run: TrainedRun, evaluation: Evaluation) -> int:

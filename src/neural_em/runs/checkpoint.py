@@ -51,12 +51,15 @@ def write(folder: Path, name: str, snapshot: Snapshot) -> Path:
     index = {key: {"shape": list(each.shape), "pieces": [_TENSORS]} for key, each in snapshot.tensors.items()}
     state = {"format": FORMAT, "progress": configs.to_dict(snapshot.progress), "tensors": index}
     try:
-        _remove(partial)
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write(partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()}))
+        write_whole(
+            partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()})
+        )
         _write(partial / _STATE, json.dumps(state, allow_nan=False).encode())
         _sync_folder(partial)
-        _remove(target)  # one that is there already was found broken
+        if target.exists():  # it was found broken
+            shutil.rmtree(target)
         os.rename(partial, target)
         _sync_folder(folder)
     except OSError as error:
@@ -153,8 +156,3 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +82,8 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         yield (lambda event, info: None), (lambda text: None)
         return
     if not sys.stdout.isatty():
-        yield Plain(_print), _print
+        write = functools.partial(print, flush=True)
+        yield Plain(write), write
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -89,10 +91,6 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
                TextColumn("{task.fields[score]}"), TextColumn("{task.fields[pace]}"))  # fmt: skip
     with Progress(*columns, refresh_per_second=4) as progress:
         yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)
 
 
 def _start(info: dict[str, Any]) -> str | None:

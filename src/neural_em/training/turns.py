@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -22,7 +21,7 @@ def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Out
     while waiting:
         for name, run in list(waiting.items()):
             try:
-                with _on(streams[name]), distributed.peers_watched():
+                with torch.cuda.stream(streams[name]), distributed.peers_watched():
                     next(run)
                 continue
             except StopIteration as end:
@@ -55,7 +54,3 @@ def _stream(device: torch.device, count: int) -> torch.cuda.Stream | None:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))  # the data were made there
     return stream
-
-
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
