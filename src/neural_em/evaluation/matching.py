@@ -12,7 +12,7 @@ from neural_em.evaluation.contingency import check_maps, tables
 
 LARGEST_GROUP = 255
 _SUMS = 1 << 22  # numbers of the search held at a time
-_MOST = 5  # up to so many objects and components all matchings are tried at once; above, image by image
+_MOST = 6  # up to so many objects and components all matchings are tried at once; above, image by image
 
 
 def matched_iou(groups: Tensor, assignment: Tensor) -> Tensor:

@@ -53,9 +53,7 @@ def write(folder: Path, name: str, snapshot: Snapshot) -> Path:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        write_whole(
-            partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()})
-        )
+        _write(partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()}))
         _write(partial / _STATE, json.dumps(state, allow_nan=False).encode())
         _sync_folder(partial)
         if target.exists():  # it was found broken
