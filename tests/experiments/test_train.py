@@ -100,10 +100,10 @@ def test_more_epochs_hold_in_the_last_stage_of_a_run_that_goes_on(tmp_path: Path
         folder = tmp_path / name
         if (folder / "stage-1").is_dir():
             assert configs.read(Experiment, folder / "stage-1" / "config.yaml").training.epochs == 1
-            text = "keeps its 1 epochs: the next stage started from its weights"
+            text = "keeps its number of epochs (1): the next stage started from its weights"
             assert (f"{name}/stage-1".lstrip("/"), text) in notes
             assert text in (folder / "log.txt").read_text()
-    assert len([name for name, text in notes if "stays" in text]) == seeds
+    assert len([name for name, text in notes if "keeps" in text]) == seeds
     again = train(reopen(tmp_path)[0], tmp_path, found, device="cpu", quiet=True)
     assert [outcome.progress.epoch for outcome in again] == [3] * seeds
 

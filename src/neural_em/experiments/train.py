@@ -190,7 +190,7 @@ class _Trainer:
                 full_name = f"{name}/{stage}".lstrip("/")
                 kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
                 if part != (part := replace(part, training=replace(part.training, **(kept or {})))) and kept:
-                    text = f"keeps its {kept['epochs']} epochs: the next stage started from its weights"
+                    text = f"keeps its number of epochs ({kept['epochs']}): the next stage started from its weights"
                     self._note(full_name, text, parent)
                 memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
                 carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)

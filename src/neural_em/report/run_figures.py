@@ -104,26 +104,25 @@ def save_as(drawing: Drawing, path: Path) -> Path:
     return save_animation(drawing.sequence, path)
 
 
+def _over_time(subject: Subject, name: str, figure: Callable[[SequenceReport], Figure]) -> list[Drawing]:
+    """A drawing of each chosen sequence of each run."""
+    return [
+        Drawing(subject.named(name, run, report.label), figure(report), report)
+        for run in subject.runs
+        for report in sequences(subject.evaluator, run, subject.evaluation, subject.chosen(run, ("typical",)))
+    ]
+
+
 def _sequence(subject: Subject) -> list[Drawing]:
-    drawings = []
-    for run in subject.runs:
-        chosen = subject.chosen(run, ("typical",))
-        for report in sequences(subject.evaluator, run, subject.evaluation, chosen):
-            figure = sequence_figure(report, _columns(report.steps))
-            drawings.append(Drawing(subject.named("sequence", run, report.label), figure, report))
-    return drawings
+    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)))
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
-    drawings = []
+    def figure(report: SequenceReport) -> Figure:
+        return rollout_figure(report, _columns(max(1, report.steps - report.rollout - BEFORE + 1), report.steps))
+
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    for run in subject.runs:
-        for report in sequences(subject.evaluator, run, ahead.evaluation, ahead.chosen(run, ("typical",))):
-            first = max(1, report.steps - report.rollout - BEFORE + 1)
-            columns = np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1))
-            figure = rollout_figure(report, _whole(columns))
-            drawings.append(Drawing(subject.named("rollout", run, report.label), figure, report))
-    return drawings
+    return _over_time(ahead, "rollout", figure)
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -143,8 +142,11 @@ def _groupings(reports: Sequence[SequenceReport]) -> Figure:
     images = np.stack([report.frames[-1] for report in reports])
     gamma = np.stack([report.gamma for report in reports], axis=1)  # (T,B,K,H,W)
     groups = [report.groups[-1] for report in reports if report.groups is not None]
-    names = [_scored(report) for report in reports]
-    return static_figure(images, gamma, np.stack(groups) if groups else None, names, _few(len(gamma)))
+    names = [report.label.removeprefix("sequence ") for report in reports]
+    scored = zip(names, (report.score for report in reports), strict=True)
+    names = [name if score is None else f"{name}: AMI {score:.2f}" for name, score in scored]
+    few = None if len(gamma) <= 15 else _whole(np.geomspace(1, len(gamma), 12))  # the first steps change most
+    return static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
 
 
 def _curve(subject: Subject) -> list[Drawing]:
@@ -194,19 +196,9 @@ def _learning(subject: Subject) -> list[Drawing]:
     return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
 
 
-def _scored(report: SequenceReport) -> str:
-    name = report.label.removeprefix("sequence ")
-    return name if report.score is None else f"{name}: AMI {report.score:.2f}"
-
-
-def _columns(steps: int) -> list[int] | None:
+def _columns(first: int, last: int) -> list[int]:
     """Which steps to show side by side, counted from 1: all, or evenly spaced ones."""
-    return None if steps <= MOST_COLUMNS else _whole(np.linspace(1, steps, MOST_COLUMNS))
-
-
-def _few(steps: int) -> list[int] | None:
-    """Which steps of a static image to show: the first ones change most."""
-    return None if steps <= 15 else _whole(np.geomspace(1, steps, 12))
+    return _whole(np.linspace(first, last, min(MOST_COLUMNS, last - first + 1)))
 
 
 def _whole(numbers: NDArray[np.float64]) -> list[int]:

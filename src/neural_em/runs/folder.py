@@ -17,7 +17,7 @@ import torch
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import write_whole
-from neural_em.storage.folders import refuse_links
+from neural_em.storage.folders import refuse_links, told
 from neural_em.training import distributed
 from neural_em.training.config import CHANGEABLE
 
@@ -39,11 +39,9 @@ class RunFolder:
         self.path = Path(path)
         self._lock: TextIO | None = None
         self._check_kind(parts)
-        try:
+        with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
-        except OSError as error:
-            raise NeuralEMError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         try:
             self._clear()
             if has_begun(self.path):
@@ -55,11 +53,9 @@ class RunFolder:
 
     def log(self, line: str) -> None:
         """Adds a line to the log."""
-        try:
-            with open(self.path / LOG, "a", encoding="utf-8", opener=_no_link) as file:
-                file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}\n")
-        except OSError as error:
-            raise NeuralEMError(f"{self.path / LOG}: cannot be written: {error.strerror or error}") from None
+        path = self.path / LOG
+        with told(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
+            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}\n")
 
     def close(self) -> None:
         """Lets others open the folder."""
@@ -73,10 +69,8 @@ class RunFolder:
             return
         if not self.path.is_dir():
             refuse(f"{self.path}", "a folder", "a file")
-        try:
+        with told(self.path, "read"):
             names = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
-        except OSError as error:
-            raise NeuralEMError(f"{self.path}: cannot be read: {error.strerror}") from None
         if not names:
             return
         refuse_links(self.path, (*FOLDERS, *(name for name in names if name.startswith(_PARTS))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFo
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
 from neural_em.storage import weights as stored
+from neural_em.storage.folders import told
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
@@ -79,7 +80,7 @@ class Writer:
         except ImportError:
             self.note = NO_EVENTS
             return
-        with _writing(self.path / EVENTS):
+        with told(self.path / EVENTS):
             self._events = SummaryWriter(str(self.path / EVENTS), purge_step=epoch + 1 if epoch else None)
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
@@ -135,7 +136,7 @@ class Writer:
         self._write_epoch(snapshot, again=True)
         if self._events is not None:
             row = snapshot.progress.rows[-1]
-            with _writing("TensorBoard events"):
+            with told("TensorBoard events"):
                 for name, value in dataclasses.asdict(row).items():
                     if name not in ("epoch", "best") and isinstance(value, int | float):
                         self._events.add_scalar(name, value, row.epoch)
@@ -178,15 +179,6 @@ class Writer:
         except NeuralEMError:
             return None
         return notes.get("epoch") if notes.get("step") == 0 else None
-
-
-@contextlib.contextmanager
-def _writing(what: object) -> Iterator[None]:
-    """Turns the system's refusal to write into the project's error."""
-    try:
-        yield
-    except OSError as error:
-        raise NeuralEMError(f"{what}: cannot be written: {error.strerror or error}") from None
 
 
 def train_in(

@@ -45,6 +45,15 @@ def new_folder(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def told(path: object, verb: str = "written") -> Iterator[None]:
+    """Turns the system's refusal to read or write something into the project's error, in one line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a null character in a name
+        raise NeuralEMError(f"{path}: cannot be {verb}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """Refuses a folder in which one of these parts is a link: what is written there would lie somewhere else."""
     for name in names:
@@ -54,7 +63,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 
 def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
     """Refuses a folder with anything in it that is not of an earlier result."""
-    try:
+    with told(target):
         if not os.path.lexists(target):
             return
         if not target.is_dir():
@@ -62,8 +71,6 @@ def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> Non
             refuse(f"{target}", "the name of a folder to write", got)
         names = (*always, *sometimes) if all((target / name).exists() for name in always) else ()
         other = next((name for name, folder in _held(target) if not _known(name, folder, names)), None)
-    except (OSError, ValueError) as error:
-        raise NeuralEMError(f"{target}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     if other is not None:
         what = "a new or empty folder" + (", or an earlier result with nothing else in it" if always else "")
         refuse(f"{target}", what, f"one that holds {other}")

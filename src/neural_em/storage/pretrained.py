@@ -12,6 +12,7 @@ import torch
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute, from_home
 from neural_em.model import Model, ModelConfig
+from neural_em.storage.folders import told
 from neural_em.storage.weights import load, read
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
@@ -91,10 +92,8 @@ def find_model(name: str | os.PathLike[str]) -> Card:
     if _is_shipped(name):
         return shipped(os.fspath(name))
     path = from_home(name)
-    try:
+    with told(name, "read"):
         there, folder = path.exists(), path.is_dir()
-    except (OSError, ValueError) as error:
-        raise NeuralEMError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if folder:
         if not (path / BEST).is_file():
             parts = sorted(part.parent.name for part in path.glob(f"*/{BEST}"))
