@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -225,6 +226,8 @@ class _Growing:
     def pour(self, entry: Any) -> None:
         """Writes all rows, a block at a time, and removes their file."""
         self._file.close()
-        rows = np.memmap(self.path, self.dtype, "r", shape=(self.count, *self.shape))
-        np.lib.format.write_array(entry, rows)
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(entry, {**header, "shape": (self.count, *self.shape)})
+        with open(self.path, "rb") as rows:
+            shutil.copyfileobj(rows, entry, 1 << 20)
         self.path.unlink()
