@@ -67,7 +67,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a model, with the paper's settings unless you change them.
+    """Train a model; the paper's settings are the defaults.
 
     PRESET is an experiment that `nem presets` lists; `nem presets NAME` shows every field that --set can change.
     Run the same command again to resume.

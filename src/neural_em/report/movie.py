@@ -109,7 +109,7 @@ def colour_table(rgb: Pixels, exact: Any = (BLACK, WHITE)) -> Pixels:
     if len(colours) <= 256:
         return colours
     kept = np.concatenate([np.array(exact, np.uint8), palette(LIMIT)])
-    kept = kept[(kept[:, None] == colours[None]).all(-1).any(-1)]  # only those that occur
+    kept = kept[[bool((colours == colour).all(-1).any()) for colour in kept]]  # only those that occur
     reduced = Image.fromarray(colours[None]).quantize(256 - len(kept), Image.Quantize.MEDIANCUT)
     return np.concatenate([kept, np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)])
 

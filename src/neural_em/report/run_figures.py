@@ -104,17 +104,19 @@ def save_as(drawing: Drawing, path: Path) -> Path:
     return save_animation(drawing.sequence, path)
 
 
-def _over_time(subject: Subject, name: str, figure: Callable[[SequenceReport], Figure]) -> list[Drawing]:
-    """A drawing of each chosen sequence of each run."""
+def _over_time(
+    subject: Subject, name: str, figure: Callable[[SequenceReport], Figure], shown: Subject
+) -> list[Drawing]:
+    """A drawing of each sequence that is shown of each run."""
     return [
         Drawing(subject.named(name, run, report.label), figure(report), report)
         for run in subject.runs
-        for report in sequences(subject.evaluator, run, subject.evaluation, subject.chosen(run, ("typical",)))
+        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",)))
     ]
 
 
 def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)))
+    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)), subject)
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
@@ -122,7 +124,7 @@ def _rollout(subject: Subject) -> list[Drawing]:
         return rollout_figure(report, _columns(max(1, report.steps - report.rollout - BEFORE + 1), report.steps))
 
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    return _over_time(ahead, "rollout", figure)
+    return _over_time(subject, "rollout", figure, ahead)
 
 
 def _static(subject: Subject) -> list[Drawing]:
