@@ -24,25 +24,17 @@ SHOWN = 3  # the first so many sequences, whatever came of them, beside the wors
 
 @dataclass(frozen=True)
 class Demo:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        model: which model it was.
-        sequences: how many it grouped.
-        ami: mean AMI at the last step, normalised by the larger entropy.
-        page: the page to open.
-        animation: a GIF of the first sequence.
-    """
-
-    model: str
-    sequences: int
-    ami: float
-    page: Path
-    animation: Path
+    model: str  # which model it was
+    sequences: int  # how many it grouped
+    ami: float  # mean AMI at the last step, normalised by the larger entropy
+    page: Path  # the page to open
+    animation: Path  # a GIF of the first sequence
 
 
 def demo(out: str | os.PathLike[str] = "demo", device: str = "auto", say: Callable[[str], None] = print) -> Demo:
-    """Groups freshly made sequences and writes what came of it.
+    """Groups freshly made sequences and writes what came of it, as a page and an animation.
 
     Args:
         out: the folder; one that holds an earlier demo and nothing else is replaced.

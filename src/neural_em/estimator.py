@@ -241,7 +241,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
     def _batches(self, frames: NDArray[np.float32]) -> Iterator[_Inferred]:
         N, T, C, H, W = frames.shape
         model, like = accelerate(self.model_), next(self.model_.parameters())
-        most = batch_that_fits(int(self.n_components) * T * C * H * W, like.device, N)
+        most = batch_that_fits(int(self.n_components) * self.n_init * T * C * H * W, like.device, N)
         for first in range(0, N, most):
             part = frames[first : first + most]
             with torch.inference_mode():
@@ -250,18 +250,10 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
 
     def _best(self, model: Model, x: Tensor, content: Tensor) -> _Inferred:
         """EM on x (T,B,C,H,W) from each start; of each sample, the start with the lowest loss."""
-        best: _Inferred | None = None
-        for start in range(self.n_init):
-            keys = randomness.fold(randomness.keys(self.seed_, _START, start, device=x.device), content)
-            found = self._run(model, x, keys)
-            if best is None:
-                best = found
-                continue
-            lower = best_start(torch.stack([best.loss, found.loss])) == 1
-            pick = (torch.where(_wide(lower, b), a, b) for a, b in zip(found, best, strict=True))
-            best = _Inferred(*pick)
-        assert best is not None
-        return best
+        seeds = (randomness.keys(self.seed_, _START, start, device=x.device) for start in range(self.n_init))
+        found = [self._run(model, x, randomness.fold(seed, content)) for seed in seeds]
+        best, sample = best_start(torch.stack([each.loss for each in found])), torch.arange(x.shape[1], device=x.device)
+        return _Inferred(*(torch.stack(parts)[best, sample] for parts in zip(*found, strict=True)))
 
     def _run(self, model: Model, x: Tensor, keys: Tensor) -> _Inferred:
         settle = self.steps or (model.config.steps if len(x) == 1 else 1)
@@ -278,7 +270,3 @@ def _content_keys(frames: NDArray[np.float32]) -> Tensor:
     """A 64-bit number (B,) for each sample, made of its pixels: the sample's own, wherever it stands."""
     digests = (hashlib.blake2b(sample.tobytes(), digest_size=8).digest() for sample in frames)
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests])
-
-
-def _wide(chosen: Tensor, like: Tensor) -> Tensor:
-    return chosen.reshape(-1, *(1,) * (like.dim() - 1))

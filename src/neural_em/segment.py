@@ -156,12 +156,7 @@ def _segmented(
 
 
 class Stream:
-    """EM over a stream of frames: the last frame and the state are all that is held.
-
-    Args:
-        model: on its device already.
-        config: components, steps, starts and seed.
-    """
+    """EM over a stream of frames: the last frame and the state are all that is held. The model is on its device."""
 
     def __init__(self, model: Model, config: SegmentConfig) -> None:
         self.config, self._model, self._like = config, accelerate(model), next(model.parameters())

@@ -183,7 +183,7 @@ def test_two_processes_at_once_on_one_folder(tmp_path: Path) -> None:
     for (_, errors), status in ended:
         assert status in (0, 2)
         if status == 2:
-            assert "expected a run folder that no other process uses" in errors
+            assert "another process is training in this run folder" in errors
             assert errors.count("\n") == 1
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 5
     neural_em.load(tmp_path / "run" / "best.safetensors")

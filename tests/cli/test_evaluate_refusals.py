@@ -23,12 +23,12 @@ def test_a_weight_file_wants_to_know_its_data(run_nem: Run, refused: Run, hand_m
     run = hand_made()
     alone = tmp_path / "alone.safetensors"
     shutil.copy(run.weights, alone)
-    assert "expected --preset or --data" in refused("evaluate", alone)
+    assert "name its data with --preset or --data" in refused("evaluate", alone)
     assert "frames of (C,H,W) (1, 6, 6)" in refused("evaluate", alone, "--preset", "flying-shapes", "--size", 2)
     ended = run_nem("evaluate", alone, "--data", run.data, "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert "AMI (max)             1.000" in ended.out
-    assert "written nowhere" in ended.out
+    assert "not written: a weight file has no run folder" in ended.out
     # where training left it, it knows
     assert run_nem("evaluate", run.weights, "--device", "cpu").status == 0
 
@@ -38,7 +38,7 @@ def test_a_run_from_python_wants_to_know_its_data(run_nem: Run, refused: Run, ha
     model = neural_em.NeuralEM(ModelConfig(height=6, width=6, theta_size=3, convolutions=(), hidden=0))
     settings = TrainingConfig(components=2, epochs=1, batch_size=4, tensorboard=False)
     fit(model, torch.rand(4, 8, 1, 6, 6).round(), settings, run=tmp_path / "python")
-    assert "expected --preset or --data" in refused("evaluate", "python")
+    assert "name its data with --preset or --data" in refused("evaluate", "python")
     ended = run_nem("evaluate", "python", "--data", known.data, "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert ended.out.startswith("python: 12 sequences, 3 steps, 2 components")

@@ -133,8 +133,8 @@ def test_one_file(run_nem: Run, refused: Run, trained: Path) -> None:
         (["--pick", "12"], "pick: expected a sequence from 0 to 11, got 12"),
         (["--pick", "finest"], "pick: expected one of best, typical, worst, an index"),
         (["--kind", "learning", "--out", "curve.gif"], "shows no sequence"),
-        (["--gif", "--out", "one.png"], "--gif: expected a folder to write into as well (--out), got the file one.png"),
-        (["--mp4", "--out", "one.mp4"], "--mp4: expected a folder to write into as well (--out), got the file one.mp4"),
+        (["--gif", "--out", "one.png"], "--gif writes more files; give --out a folder, not the file one.png"),
+        (["--mp4", "--out", "one.mp4"], "--mp4 writes more files; give --out a folder, not the file one.mp4"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(refused: Run, trained: Path, options: list[str], words: str) -> None:

@@ -93,7 +93,7 @@ def _kill_and_resume(
         run_killed([*options, "--run", str(path)], path, chance.randrange(1, 100))
     assert 0 < _steps_done(path) < _steps_done(tmp_path / "whole")
     _run_here([*options, "--run", str(path)])
-    assert "goes on" in capsys.readouterr().out
+    assert "resumes" in capsys.readouterr().out
     whole = _left(tmp_path / "whole")
     assert len(whole) >= 3
     assert _left(path) == whole
@@ -144,10 +144,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate("go on\n", timeout=SAFETY)
     assert second[0] == 2
-    assert "expected a run folder that no other process uses" in second[2]
+    assert "another process is training in this run folder" in second[2]
     assert process.returncode == 130
     assert "stopped: interrupted" in out
-    assert out.rstrip().endswith(f"go on with: nem train --resume --run {tmp_path / 'run'}")
+    assert out.rstrip().endswith(f"resume with: nem train --resume --run {tmp_path / 'run'}")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == "interrupted"
     assert _steps_done(tmp_path / "run") == 6  # four of the first epoch, two of the second
     neural_em.load(tmp_path / "run" / "last.safetensors")
@@ -197,8 +197,8 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         return capsys.readouterr().out
 
     first = nem("--epochs", "2", "--max-minutes", "1e-9")
-    assert "the given minutes are over" in first
-    assert "go on with: nem train --resume --run runs/flying-shapes-" in first
+    assert "time limit reached" in first
+    assert "resume with: nem train --resume --run runs/flying-shapes-" in first
     assert "epoch 2/2: loss" in nem("--epochs", "2")
     assert "this run is finished" in nem("--epochs", "2")
     (run,) = (tmp_path / "runs").iterdir()
@@ -212,7 +212,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     best = (run / "best.safetensors").read_bytes()
     shutil.rmtree(run / "checkpoints")  # what is left must not be written over by a run from the start
     message = _refused(capsys, monkeypatch, "train", "--resume", "--run", str(run))
-    assert "expected a checkpoint, since the run has its best.safetensors, got none" in message
+    assert "this run's checkpoints are missing; choose another --run" in message
     assert (run / "best.safetensors").read_bytes() == best
 
 
@@ -237,10 +237,10 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),
         (["flying-shapes", "--data", "/no/such/file", "--objects", "3"], "objects: expected none"),
         (["flying-shapes", "--masks", "/no/such/file"], "--masks needs --data"),
-        (["flying-shapes", "--resume"], "expected a run folder to go on with, got nothing there"),
-        (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to go on with"),
+        (["flying-shapes", "--resume"], "expected a run folder to resume, got nothing there"),
+        (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to resume"),
         (["--run", "somewhere"], "nem train: expected a preset"),
-        (["--resume", "--run", "here", "--from", "flying-shapes"], "--from: expected a preset as well"),
+        (["--resume", "--run", "here", "--from", "flying-shapes"], "--from needs a preset; leave it out"),
         (["flying-shapes", "--from", "flying-shape"], "model: expected a shipped model (flying-mnist, "),
         (["flying-shapes", "--from", "~nobody-of-that-name/run"], "model: expected a shipped model"),
         (["flying-shapes", "--data", "~nobody-of-that-name/clips"], "~nobody-of-that-name/clips"),

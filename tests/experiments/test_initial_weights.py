@@ -24,7 +24,7 @@ def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:
     for seed in (0, 1):
         assert same(best_weights(tmp_path / "seeds" / f"seed-{seed}"), best_weights(tmp_path / "first"))
         log = (tmp_path / "seeds" / f"seed-{seed}" / "log.txt").read_text()
-        assert f"begins with the weights of {tmp_path}/first (sha256 {digest[:16]})" in log
+        assert f"starts from the weights of {tmp_path}/first (sha256 {digest[:16]})" in log
         assert "which were trained with inter_weight 1.0 (here 0.5)" in log
     staged = build("flying-shapes", [*still, "stages=[[], []]"], weights=tmp_path / "first" / "best.safetensors")
     train(staged, tmp_path / "staged", device="cpu", quiet=True)
@@ -55,7 +55,7 @@ def test_a_shipped_models_name_means_the_shipped_model(tmp_path: Path, monkeypat
     assert build("flying-shapes", weights="./flying-shapes").weights == f"{tmp_path}/flying-shapes"
     weights, note = first_weights(build("flying-shapes", weights="flying-shapes"))
     assert same(weights, neural_em.pretrained("flying-shapes").state_dict())
-    assert note.startswith("begins with the weights of flying-shapes (sha256 ")
+    assert note.startswith("starts from the weights of flying-shapes (sha256 ")
     assert note.endswith("which were trained with components 5 (here 3)")
 
 

@@ -100,10 +100,10 @@ def test_more_epochs_hold_in_the_last_stage_of_a_run_that_goes_on(tmp_path: Path
         folder = tmp_path / name
         if (folder / "stage-1").is_dir():
             assert configs.read(Experiment, folder / "stage-1" / "config.yaml").training.epochs == 1
-            text = "stays as it is (epochs 1): the next stage began with its weights"
+            text = "keeps its number of epochs (1): the next stage started from its weights"
             assert (f"{name}/stage-1".lstrip("/"), text) in notes
             assert text in (folder / "log.txt").read_text()
-    assert len([name for name, text in notes if "stays" in text]) == seeds
+    assert len([name for name, text in notes if "keeps" in text]) == seeds
     again = train(reopen(tmp_path)[0], tmp_path, found, device="cpu", quiet=True)
     assert [outcome.progress.epoch for outcome in again] == [3] * seeds
 
@@ -137,7 +137,7 @@ def test_a_finished_run_says_so_and_keeps_its_result(tmp_path: Path) -> None:
     notes: list[str] = []
     callback = lambda event, info: notes.append(info["text"]) if event == "note" else None  # noqa: E731
     (again,) = train(experiment, tmp_path, device="cpu", quiet=True, callbacks=[callback])
-    assert notes == ["this run is finished; a larger number of epochs goes on"]
+    assert notes == ["this run is finished; for more, raise the number of epochs"]
     assert again.progress == first.progress
     assert same(again.model.state_dict(), first.model.state_dict())
 
@@ -167,9 +167,9 @@ def test_shipped_models_of_digits_are_of_boxes() -> None:
 
 def test_resume_never_begins(tmp_path: Path) -> None:
     """There has to be something to go on with."""
-    with pytest.raises(NeuralEMError, match="expected a run folder to go on with, got nothing there"):
+    with pytest.raises(NeuralEMError, match="expected a run folder to resume, got nothing there"):
         train(build("flying-shapes", TINY), tmp_path / "none", device="cpu", resume=True, quiet=True)
-    with pytest.raises(NeuralEMError, match="expected a run folder to go on with"):
+    with pytest.raises(NeuralEMError, match="expected a run folder to resume"):
         reopen(tmp_path)
 
 
@@ -179,7 +179,7 @@ def test_a_run_of_fit_is_not_gone_on_with(tmp_path: Path) -> None:
     settings = TrainingConfig(components=2, batch_size=4, epochs=1, engine="plain", tensorboard=False)
     fit(model, torch.rand(4, 8, 1, 8, 14), settings, run=tmp_path / "run")
     before = (tmp_path / "run" / "config.yaml").read_bytes()
-    message = "run: expected a run of nem train, got one of fit, whose data only Python has"
+    message = "run: this run was started from Python, which alone has its data; resume it with fit"
     with pytest.raises(NeuralEMError, match=message):
         reopen(tmp_path / "run")
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before

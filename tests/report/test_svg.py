@@ -1,4 +1,4 @@
-"""Charts: well-formed, points where they should be, ticks that are round."""
+"""Charts inside a page: well-formed, the page's colours, every line with its band and its last value."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -6,59 +6,65 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from neural_em.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, line_chart, ticks
+from neural_em.report.plots import Line
+from neural_em.report.svg import HEIGHT, WIDTH, line_chart
+
+XLINK = "http://www.w3.org/1999/xlink"
 
 
 def parsed(text):
-    return ET.fromstring(text)
+    return ET.fromstring(text.replace("<svg ", f'<svg xmlns:xlink="{XLINK}" '))
 
 
-def points(element):
-    return [tuple(float(value) for value in pair.split(",")) for pair in element.get("points").split()]
+def strokes(chart, colour):
+    """The points of the lines that are drawn in a colour of the page."""
+    paths = [path for path in chart.iter("path") if f"stroke: var(--{colour})" in path.get("style", "")]
+    return [np.array(re.findall(r"[ML] (\S+) (\S+)", path.get("d")), float) for path in paths]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "whole", "expected"),
-    [
-        (0, 1, False, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (0.13, 0.97, False, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (104, 430, False, [100, 200, 300, 400, 500]),
-        (1, 20, True, [5, 10, 15, 20]),
-        (1, 3, True, [1, 2, 3]),
-        (5, 5, True, [5]),
-        (-0.04, 0.04, False, [-0.04, -0.02, 0, 0.02, 0.04]),
-    ],
-)
-def test_ticks_are_round_and_span_the_data(low, high, whole, expected):
-    assert ticks(low, high, whole) == pytest.approx(expected)
-
-
-def test_a_line_runs_from_corner_to_corner_of_the_plot():
-    chart = parsed(line_chart("AMI", [Line("run", [1, 11], [0.0, 1.0])], "step"))
-    (line,) = chart.iter("polyline")
-    assert points(line) == [(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, TOP)]
+def test_a_line_is_where_its_points_are():
+    chart = parsed(line_chart("AMI", [Line("run", [1, 2, 3, 4, 5], [0.0, 0.25, 0.5, 0.75, 1.0])], "step"))
+    (points,) = strokes(chart, "line-0")
+    assert np.diff(points[:, 0]) == pytest.approx(np.full(4, points[1, 0] - points[0, 0]), abs=1e-4)
+    assert np.diff(points[:, 1]) == pytest.approx(np.full(4, points[1, 1] - points[0, 1]), abs=1e-4)
+    assert points[0, 1] > points[-1, 1]  # up is up
+    assert ((points >= 0) & (points <= (WIDTH, HEIGHT))).all()
 
 
 def test_bands_lines_legend_and_mark():
     x, y = np.arange(1, 6), np.linspace(0, 1, 5)
     lines = [Line("a", x, y, y - 0.1, y + 0.1, colour=0), Line("b", x, y / 2, colour=8, dash=5)]
     chart = parsed(line_chart("AMI", lines, "step", mark=3))
-    assert [len(points(band)) for band in chart.iter("polygon")] == [10]
-    assert [line.get("class") for line in chart.iter("polyline")] == ["line c0 dash-0", "line c1 dash-1"]
+    (band,) = chart.iter("use")
+    assert "fill: var(--line-0)" in band.get("style")
+    assert band.get(f"{{{XLINK}}}href") in [f"#{path.get('id')}" for path in chart.iter("path")]
+    swatches = [path.get("class") for path in chart.iter("path") if path.get("class")]
+    assert swatches == ["line c0 dash-0", "line c1 dash-1"]
     assert ["".join(entry.itertext()).split() for entry in chart.iter("li")] == [["a", "1"], ["b", "0.5"]]
-    (mark,) = [line for line in chart.iter("line") if line.get("class") == "mark"]
-    assert float(mark.get("x1")) == pytest.approx((LEFT + WIDTH - RIGHT) / 2)
-    for low, high in zip(points(next(chart.iter("polygon"))), points(next(chart.iter("polyline"))), strict=False):
-        assert low[1] > high[1]  # the band's lower edge lies below the line on the screen
-        assert 0 <= low[1] <= HEIGHT
+    texts = ["".join(text.itertext()) for text in chart.iter("text")]
+    assert "trained for 3 steps" in texts
+    assert "step" in texts
+    (line,), (other,) = strokes(chart, "line-0"), strokes(chart, "line-1")
+    assert line[2, 0] == other[2, 0]
+    marks = [points for points in strokes(chart, "soft") if len(points) == 2 and points[0, 0] == points[1, 0]]
+    assert [points[0, 0] for points in marks] == pytest.approx([line[2, 0]])
+
+
+def test_a_mark_beyond_the_lines_is_left_out():
+    assert "trained for" not in line_chart("AMI", [Line("a", [1, 2, 3], [0.1, 0.2, 0.3])], "step", mark=9)
 
 
 def test_points_that_are_no_numbers_are_left_out():
-    chart = parsed(line_chart("loss", [Line("a", [1, 2, 3], [1.0, np.nan, 2.0]), Line("b", [1], [1.5])], "epoch"))
-    assert [len(points(line)) for line in chart.iter("polyline")] == [2]
-    assert len(list(chart.iter("circle"))) == 1
-    assert "nan" not in ET.tostring(chart, encoding="unicode")
+    text = line_chart("loss", [Line("a", [1, 2, 3], [1.0, np.nan, 2.0]), Line("b", [1], [1.5])], "epoch")
+    assert "nan" not in text
+    assert ["".join(entry.itertext()).split() for entry in parsed(text).iter("li")] == [["a", "2"], ["b", "1.5"]]
     assert line_chart("loss", [Line("a", [1, 2], [np.nan, np.nan])], "epoch") == ""
+
+
+def test_every_colour_is_the_pages_own_and_nothing_is_named_or_loaded():
+    text = line_chart("loss", [Line(str(n), [1, 2], [n, n], colour=n) for n in range(9)], "epoch")
+    assert not re.search(r"#[0-9a-f]{6}[^0-9a-f]|http|url\(|<style|font-", text)
+    assert {f"var(--line-{n})" in text for n in range(7)} == {True}
 
 
 def test_text_is_escaped():

@@ -29,7 +29,7 @@ def test_the_whole_config_is_kept(tmp_path: Path) -> None:
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     """The lock is held as long as the folder is open."""
     first = RunFolder(tmp_path, preset("flying-shapes"))
-    with pytest.raises(NeuralEMError, match="expected a run folder that no other process uses"):
+    with pytest.raises(NeuralEMError, match="another process is training in this run folder"):
         RunFolder(tmp_path, preset("flying-shapes"))
     first.close()
     RunFolder(tmp_path, preset("flying-shapes")).close()

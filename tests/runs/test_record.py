@@ -25,7 +25,7 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_not_finished_says_so() -> None:
-    assert Record.of(PROGRESS, None).shortfall == "training is not finished: still going on, or killed after 2 epochs"
+    assert Record.of(PROGRESS, None).shortfall == "training is not finished: still running, or killed after 2 epochs"
     assert Record.of(PROGRESS, "interrupted").shortfall == "training is not finished: interrupted after 2 epochs"
     assert Record().shortfall == ""  # nothing is known
 

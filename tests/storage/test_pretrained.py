@@ -64,7 +64,7 @@ def test_a_number_of_components_that_cannot_be_is_none(shelf: Path, components: 
 
 
 def test_unknown_names_are_refused_with_the_nearest(shelf: Path) -> None:
-    with pytest.raises(NeuralEMError, match=r"^model 'tiny': expected a model shipped with the package, got none"):
+    with pytest.raises(NeuralEMError, match=r"^model 'tiny': this version of the package ships no models"):
         pretrained("tiny")
     put(shelf / "tiny.safetensors")
     with pytest.raises(NeuralEMError, match=r"^model: expected one of tiny, got 'tinny'; did you mean 'tiny'\?$"):

@@ -11,8 +11,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import TextColumn
 
 from neural_em.training import display
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress, Row
+from neural_em.training.state import Outcome, Progress, Row
 
 ROW = Row(2, 1562, 610.25, 600.5, ami_last=0.912, ari_last=0.934, best=True, seconds=75.2)
 BASE = {"run": "", "epochs": 10, "steps": 781}
@@ -37,8 +36,8 @@ def test_an_epoch_is_one_line_with_all_that_counts() -> None:
     ("stopped", "text"),
     [
         ("patience", "stopped: no better validation loss for 10 epochs"),
-        ("max-minutes", "stopped: the given minutes are over; the same command goes on"),
-        ("interrupted", "stopped: interrupted; the same command goes on"),
+        ("max-minutes", "stopped: time limit reached; run the same command to resume"),
+        ("interrupted", "stopped: interrupted; run the same command to resume"),
     ],
 )
 def test_the_end_says_why(stopped: str, text: str) -> None:

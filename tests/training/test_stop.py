@@ -21,7 +21,7 @@ def test_a_signal_is_a_request(number: int) -> None:
         assert stop.reason is None
         os.kill(os.getpid(), number)
         assert stop.reason == "interrupted"
-    assert lines == ["stopping after this step; once more to end at once"]
+    assert lines == ["stopping after this step; press Ctrl-C again to stop at once"]
     assert signal.getsignal(number) == before
 
 

@@ -10,8 +10,7 @@ import torch
 
 from neural_em.errors import NeuralEMError
 from neural_em.training.loop import Run
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress
+from neural_em.training.state import Outcome, Progress
 from neural_em.training.turns import outcomes, take_turns
 
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def test_runs_take_turns() -> None:
     results = take_turns({"a": steps("a", 2), "b": steps("b", 1, fails=True), "c": steps("c", 3)}, CPU)
     assert order == ["a", "b", "c", "a", "c", "c"]
     assert list(results) == ["a", "b", "c"]
-    with pytest.raises(NeuralEMError, match="1 of 3 runs failed, the others ended as they should: b: no more numbers"):
+    with pytest.raises(NeuralEMError, match="1 of 3 runs failed, the others finished: b: no more numbers"):
         outcomes(results)
 
 

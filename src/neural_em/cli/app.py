@@ -22,8 +22,11 @@ app = typer.Typer(
 )  # fmt: skip
 _debug = False
 
-# each module has `register(app)`, which adds its subcommands
-COMMANDS = ("data", "train", "evaluate", "figure", "reproduce", "segment", "models", "export", "demo")
+# the subcommands of each module, which are functions of these names
+COMMANDS = {
+    "data": ("data",), "train": ("train", "presets"), "evaluate": ("evaluate",), "figure": ("figure", "report"),
+    "reproduce": ("reproduce",), "segment": ("segment",), "models": ("models", "export", "demo"),
+}  # fmt: skip
 # a mistake in the command line; typer's own copy of click does not say its name
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -56,8 +59,9 @@ def options(
         typer.echo(context.get_help())
 
 
-for _name in COMMANDS:
-    importlib.import_module(f"neural_em.cli.{_name}").register(app)
+for _module, _names in COMMANDS.items():
+    for _name in _names:
+        app.command(_name)(getattr(importlib.import_module(f"neural_em.cli.{_module}"), _name))
 
 
 def main() -> None:

@@ -7,20 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from neural_em.cli import options
 from neural_em.errors import NeuralEMError, refuse, unknown
 
 _PREVIEWED = 4  # sequences
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("data")(data)
-
-
 def data(
     kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],
     out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
-    preview: Annotated[Path | None, typer.Option(help="Picture of a few training sequences to write.")] = None,
+    preview: Annotated[Path | None, typer.Option(help="Picture to write, of a few training sequences.")] = None,
     objects: Annotated[
         int | None,
         typer.Option(
@@ -45,32 +41,34 @@ def data(
     train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
     validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
     test_size: Annotated[int, typer.Option(help="Test sequences.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same data, everywhere.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data on every machine.")] = 0,
     velocity: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="<int>", help="Velocity to draw from, in pixels a frame; repeat it.", show_default="-1, 0 and 1"
+            metavar="<int>",
+            help="Velocity to draw from, in pixels per frame; may be repeated.",
+            show_default="-1, 0 and 1",
         ),
     ] = None,
     overlap: Annotated[
         str | None,
         typer.Option(
-            help="Where objects overlap: maximum, sum or hide.",
+            help="How overlapping objects combine: maximum, sum or hide.",
             show_default="maximum",
         ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="A digit's pixels are those above this.", show_default="0.5")
+        float | None, typer.Option(help="A pixel belongs to a digit above this value.", show_default="0.5")
     ] = None,
     overlap_above: Annotated[
-        float | None, typer.Option(help="Digits overlap where two are above this.", show_default="the threshold")
+        float | None, typer.Option(help="Digits overlap where two are above this value.", show_default="the threshold")
     ] = None,
     crop: Annotated[
         str | None,
         typer.Option(help="Crop digits to their ink: before they are halved, after, or none.", show_default="before"),
     ] = None,
     digits: Annotated[
-        int | None, typer.Option(help="Draw on the first so many training digits.", show_default="all")
+        int | None, typer.Option(help="Number of training digits to draw from, the first ones.", show_default="all")
     ] = None,
     mnist: Annotated[
         Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="NEM_MNIST, the cache, a download")
@@ -80,7 +78,9 @@ def data(
     ] = False,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Another field of the kind, such as speed=3; repeat it."),
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Any other field of this kind, such as speed=3; may be repeated."
+        ),
     ] = None,
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
@@ -102,7 +102,7 @@ def data(
     given: dict[str, Any] = {
         "objects": objects, "frames": frames, "height": height, "width": width,
         "velocities": None if not velocity else tuple(velocity), "overlap": overlap, "threshold": threshold,
-        "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": None if mnist is None else str(mnist),
+        "overlap_above": overlap_above, "crop": crop, "digits": digits, "mnist": options.text(mnist),
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if curtain and kind != "bouncing-balls":
@@ -136,15 +136,10 @@ def _preview(config: Any, seed: int, path: Path) -> None:
 
 
 def _write(config: Any, seed: int, path: Path) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from neural_em.data.generated_file import export_hdf5
 
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(path.name, total=None)
-        sizes = export_hdf5(path, config, seed, lambda done, total: progress.update(task, completed=done, total=total))
+    with options.progress_bar() as bar:
+        sizes = export_hdf5(path, config, seed, lambda done, total: bar(path.name, done, total))
     typer.echo(f"{path}: " + ", ".join(f"{size} {split}" for split, size in sizes.items()) + " sequences")
     if config.note():
         typer.echo(f"note: {config.note()}")

@@ -2,67 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from neural_em.cli import options
 from neural_em.files import from_home
-
-Runs = Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)]
-Weights = Annotated[str, typer.Option(help="Which epoch's weights: best or last.")]
-Preset = Annotated[str | None, typer.Option(help="Preset whose data to use, for a weight file that does not tell.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Objects = Annotated[int | None, typer.Option(help="Objects in a sequence.", show_default="as trained")]
-Components = Annotated[int | None, typer.Option(help="Number of components, K.", show_default="as trained")]
-Static = Annotated[bool, typer.Option("--static", help="Look at frame 0 only, repeated.")]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="training, validation or test; all, of your own data.", show_default="test; all of your own data"
-    ),
-]
-Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")]
-Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
-Rollout = Annotated[int, typer.Option(help="Further steps without input, each on the model's own prediction.")]
-Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
-BatchSize = Annotated[int, typer.Option(help="Sequences at a time; changes results only of a model with batch norm.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("evaluate")(evaluate)
 
 
 def evaluate(
-    runs: Runs,
-    objects: Objects = None,
-    components: Components = None,
+    runs: options.Runs,
+    objects: options.Objects = None,
+    components: options.Components = None,
     steps: Annotated[
-        int | None, typer.Option(help="EM steps; sequences are made as long.", show_default="as trained")
+        int | None,
+        typer.Option(help="EM steps; generated sequences get as many frames as they need.", show_default="as trained"),
     ] = None,
-    rollout: Rollout = 0,
-    split: Split = None,
-    static: Static = False,
+    rollout: options.Rollout = 0,
+    split: options.Split = None,
+    static: options.Static = False,
     clean: Annotated[bool, typer.Option("--clean", help="Let the model see frames without noise.")] = False,
-    data: Data = None,
-    masks: Masks = None,
+    data: options.Data = None,
+    masks: options.Masks = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="Also say what can be read from theta: position, colour, shape, size.")
     ] = False,
     starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
     size: Annotated[int | None, typer.Option(help="Sequences to score.", show_default="the whole split")] = None,
-    batch_size: BatchSize = 500,
-    seed: Seed = 0,
-    device: Device = "auto",
-    weights: Weights = "best",
-    preset: Preset = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Sequences at a time; changes results of models with batch norm only.")
+    ] = 500,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    weights: options.Weights = "best",
+    preset: options.Preset = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Another field of generated data, data.threshold=0.25; repeat it."
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Any other field of generated data, such as data.threshold=0.25; may be repeated.",
         ),
     ] = None,
     out: Annotated[
@@ -79,20 +59,19 @@ def evaluate(
     from neural_em.runs.find import find_runs
 
     evaluation = Evaluation(
-        objects, components, steps, split, static, None if data is None else str(data),
-        None if masks is None else str(masks), starts, size, seed, batch_size, tuple(changes or ()), rollout,
-        probe, clean,
+        objects, components, steps, split, static, options.text(data), options.text(masks), starts, size, seed,
+        batch_size, tuple(changes or ()), rollout, probe, clean,
     )  # fmt: skip
     found = find_runs(runs, weights, preset)
     results, paths = [], []
-    with progress_bar() as progress:
+    with options.progress_bar() as progress:
         evaluator = Evaluator(device, progress)
         for run in found.runs:
             results.append(evaluator.result(run, evaluation))
             paths.append(_write(run, results[-1], evaluation, out, alone=len(found.runs) == 1))
     if len(results) == 1:
         _show(found.runs[0], results[0])
-        typer.echo(paths[0] or "written nowhere: a weight file has no run folder (--out FOLDER)")
+        typer.echo(paths[0] or "not written: a weight file has no run folder; name a folder with --out")
     else:
         for run, result in zip(found.runs, results, strict=True):
             _show_line(run, result)
@@ -143,21 +122,3 @@ def _show_all(places: list[str], runs: list[Any], results: list[Any], evaluation
     folder = out if out is not None else from_home(places[0]) / EVALUATIONS if len(places) == 1 else None
     if folder is not None:
         typer.echo(write_aggregate(total, [run.name for run in runs], folder, evaluation.name(runs[0])))
-
-
-@contextmanager
-def progress_bar() -> Iterator[Any]:
-    """A bar for each run on a terminal, nothing elsewhere; gives a function of name, done and total."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    tasks: dict[str, Any] = {}
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
-
-        def show(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield show

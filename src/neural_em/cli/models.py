@@ -1,17 +1,17 @@
-"""``nem models``: what trained models there are to start from."""
+"""``nem models``, ``nem export`` and ``nem demo``: what trained models there are, and what can be done with one."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("models")(models)
+from neural_em.cli.options import Device
 
 
 def models() -> None:
-    """List the shipped models, their scores and what made them."""
+    """List the shipped models, their scores and how they were made."""
     from neural_em.storage import pretrained
 
     cards = pretrained.models()
@@ -24,3 +24,34 @@ def models() -> None:
         for title, score in card.scores.items():
             typer.echo(f"  {title}: {score:.3f}")
         typer.echo(f"  made by: {card.notes.get('command', 'unknown')}")
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    format: Annotated[str, typer.Option(help="onnx or torch.")] = "onnx",
+    steps: Annotated[
+        int | None, typer.Option(help="EM steps of torch's unroll; ONNX takes any number.", show_default="the model's")
+    ] = None,
+) -> None:
+    """Export one EM step and a whole unroll for ONNX or PyTorch.
+
+    RUN is a run folder, a weight file or a shipped model's name.
+    """
+    from neural_em.storage.export import export as write
+    from neural_em.storage.pretrained import find_model
+
+    for what, path in write(find_model(model).load(), out, format, steps).items():
+        typer.echo(f"{what}: {path}")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"), device: Device = "auto"
+) -> None:  # fmt: skip
+    """Find the objects in new moving shapes; write a page and a GIF."""
+    from neural_em.demo import demo as run
+
+    done = run(out, device, typer.echo)
+    typer.echo(f"AMI {done.ami:.3f} at the last step, on average over {done.sequences} sequences")
+    typer.echo(f"animation: {done.animation}")
+    typer.echo(f"open: {done.page.absolute()}")

@@ -12,11 +12,6 @@ from neural_em.errors import NeuralEMError
 _INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("reproduce")(reproduce)
-
-
 def reproduce(
     experiments: Annotated[
         list[str] | None,

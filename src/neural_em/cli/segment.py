@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from neural_em.errors import refuse
+from neural_em.cli import options
+from neural_em.errors import NeuralEMError
 
 _USUAL = "flying-shapes"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("segment")(segment)
 
 
 def segment(
     source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
-    components: Annotated[int | None, typer.Option(help="Number of components, K.", show_default="as trained")] = None,
+    components: options.Components = None,
     masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
     steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
-    starts: Annotated[int, typer.Option(help="Random starts on the first frame; the best goes on.")] = 5,
-    separate: Annotated[bool, typer.Option("--separate", help="Every frame is an image of its own.")] = False,
+    starts: Annotated[int, typer.Option(help="Random starts on the first frame; the best one is kept.")] = 5,
+    separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
     fit: Annotated[str, typer.Option(help="How to fit frames: resize, crop, crop-resize or none.")] = "resize",
     channels: Annotated[
         str | None, typer.Option(help="Read frames as grey, binary or colour.", show_default="the model's")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Binary frames are 1 above this.")] = 0.5,
-    invert: Annotated[bool, typer.Option("--invert", help="Objects are darker than their background.")] = False,
-    movie: Annotated[str, typer.Option(help="Overlay video: mp4, gif or auto (MP4 where it can be written).")] = "auto",
+    threshold: Annotated[float, typer.Option(help="Binary frames are 1 above this value.")] = 0.5,
+    invert: Annotated[
+        bool, typer.Option("--invert", help="Invert the frames, for objects darker than their background.")
+    ] = False,
+    movie: Annotated[str, typer.Option(help="Overlay video: mp4, gif or auto (MP4 if it can be written).")] = "auto",
     fps: Annotated[
-        float | None, typer.Option(help="Frames a second of the video.", show_default="the input's, else 10")
+        float | None, typer.Option(help="Frames per second of the video.", show_default="the input's, else 10")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the starts and of the noise.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
 ) -> None:
     """Find the objects in an image or a video of your own.
 
@@ -57,28 +53,18 @@ def segment(
     card = find_model(model)
     count = card.components if components is None else components
     if count is None:
-        refuse("components", "a number, since the model's file does not tell one", "none")
-    options: Any = {"fit": fit, "channels": channels}
-    config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **options)
+        raise NeuralEMError("--components is needed: the model's file does not say how many it has")
+    kinds: Any = {"fit": fit, "channels": channels}
+    config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **kinds)
     clip = open_source(source, leave_out=masks)
     frames = frames_of(clip, card.load(choose(device)), config, masks)
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config)}
-    with _progress(source.name, clip.length) as advance:
-        written = write_segmentation(out, frames, about, (clip.fps or None) if fps is None else fps, movie, advance)
+    rate = (clip.fps or None) if fps is None else fps
+    with options.progress_bar() as bar:
+        written = write_segmentation(
+            out, frames, about, rate, movie, lambda done: bar(source.name, done, clip.length)
+        )  # fmt: skip
     _tell(written)
-
-
-@contextmanager
-def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; without a total it only counts."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _tell(written: Any) -> None:

@@ -8,15 +8,8 @@ from typing import Annotated
 
 import typer
 
-from neural_em.errors import refuse
-
-_INTERRUPTED = 130  # what a shell expects after Ctrl-C
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands of this file."""
-    app.command("train")(train)
-    app.command("presets")(presets)
+from neural_em.cli import options
+from neural_em.errors import NeuralEMError, refuse
 
 
 def train(
@@ -30,57 +23,62 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Epochs at most; early stopping may end sooner.", show_default="500, some presets fewer"),
+        typer.Option(
+            help="Largest number of epochs; training may stop earlier.", show_default="500, some presets fewer"
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Sequences of a training step, over all processes.", show_default="64, Tagger 100"),
+        typer.Option(help="Sequences in a training step, over all processes.", show_default="64, Tagger 100"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the weights, the order, the noise and the starts.", show_default="0")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Train so many models together, from --seed on.", show_default="1")
+        int | None,
+        typer.Option(help="Number of models to train together, with seeds from --seed on.", show_default="1"),
     ] = None,
     train_size: Annotated[int | None, typer.Option(help="Training sequences.", show_default="50000")] = None,
-    data: Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")] = None,
-    masks: Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")] = None,
+    data: options.Data = None,
+    masks: options.Masks = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="MODEL", help="Begin with a run folder's weights, a weight file's, a shipped model's."
+            "--from", metavar="MODEL", help="Start from the weights of a run folder, a weight file or a shipped model."
         ),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option("--run", "--run-dir", help="Run folder.", show_default="runs/ and a name that tells the settings"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; never begin one.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run; fail if there is none.")] = False,
+    device: options.Device = "auto",
     precision: Annotated[
         str | None, typer.Option(help="float32, tf32, bf16 or float64.", show_default="tf32 on a GPU, else float32")
     ] = None,
     max_minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")
+        float | None, typer.Option(help="Time limit in minutes; run the same command to resume.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Any other field, such as training.learning_rate=0.0005; repeat it."
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Any other field, such as training.learning_rate=0.0005; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Train a model; the paper's settings hold where none are given.
+    """Train a model; the paper's settings are the defaults.
 
     PRESET is an experiment that `nem presets` lists; `nem presets NAME` shows every field that --set can change.
-    Running the same command again goes on where it stopped.
+    Run the same command again to resume.
     """
-    options = {
+    given = {
         "data.objects": objects, "training.components": components, "training.epochs": epochs,
         "training.batch_size": batch_size, "training.seed": seed, "data.train_size": train_size,
         "training.precision": precision,
     }  # fmt: skip
-    overrides = [f"{name}={value}" for name, value in options.items() if value is not None] + (settings or [])
+    overrides = [f"{name}={value}" for name, value in given.items() if value is not None] + (settings or [])
     from neural_em import experiments
 
     if preset is not None:
@@ -88,7 +86,7 @@ def train(
     elif resume and run is not None:
         for option, value in (("--data", data), ("--masks", masks), ("--from", weights)):
             if value is not None:
-                refuse(option, "a preset as well, because a run goes on as it began", repr(str(value)))
+                raise NeuralEMError(f"{option} needs a preset; leave it out to resume a run as it began")
         experiment, found = experiments.reopen(run)
         experiment = experiments.override(experiment, overrides)
     else:
@@ -97,9 +95,9 @@ def train(
     outcomes = experiments.train(experiment, path, found if seeds is None else seeds, device, max_minutes, resume)
     if outcomes[0].path is not None:  # this process is the one that writes
         done = all(outcome.finished for outcome in outcomes)
-        typer.echo(f"{path}" if done else f"{path}: go on with: nem train --resume --run {shlex.quote(str(path))}")
+        typer.echo(f"{path}" if done else f"{path}: resume with: nem train --resume --run {shlex.quote(str(path))}")
     if any(outcome.stopped == "interrupted" for outcome in outcomes):
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def presets(

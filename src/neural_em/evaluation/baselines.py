@@ -16,12 +16,8 @@ _IMAGES = 128  # images grouped at a time: what a CPU's cache holds
 def connected_components(frames: Tensor, threshold: float = ON) -> Tensor:
     """Each connected patch of on-pixels is a group of its own; neighbours touch by a side or a corner.
 
-    Args:
-        frames: Images (N,C,H,W); a pixel is on where any channel is above the threshold.
-        threshold: From where on a pixel is on.
-
-    Returns:
-        int64 (N,H,W) on the frames' device: 0 where the image is off, then 1, 2, ... within each image.
+    A pixel of the frames (N,C,H,W) is on where any channel is above the threshold. Returns int64 (N,H,W) on the frames'
+    device: 0 where the image is off, then 1, 2, ... within each image.
     """
     from scipy import ndimage
 
@@ -40,16 +36,8 @@ def k_means(frames: Tensor, components: int, keys: Tensor, starts: int = 4, iter
             threshold: float = ON) -> Tensor:  # fmt: skip
     """k-means on the coordinates of the on-pixels: knows that objects are compact, and nothing else.
 
-    Args:
-        frames: Images (N,C,H,W); a pixel is on where any channel is above the threshold.
-        components: How many centres.
-        keys: int64 (N,), one an image, from which its starts are drawn.
-        starts: How many random starts; the one with the smallest distances is kept.
-        iterations: Steps from each start.
-        threshold: From where on a pixel is on.
-
-    Returns:
-        int64 (N,H,W) in [0, components): the nearest centre of every pixel, on or off.
+    Of several random ``starts``, drawn from an image's own key (N,), the one with the smallest distances is kept.
+    Returns int64 (N,H,W) in [0, components): the nearest centre of every pixel of the frames (N,C,H,W), on or off.
     """
     if components < 1:
         refuse("components", "an integer >= 1", components)

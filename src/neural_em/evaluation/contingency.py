@@ -78,7 +78,7 @@ def _ordinary(labels: Tensor) -> Tensor:
 def _count(groups: Tensor, assignment: Tensor, G: int, K: int) -> Tensor:
     """How often each pair of labels meets in each image: (n,G,K)."""
     n, P = groups.shape
-    images = max(1, _PIXELS[_kind(groups)] // max(1, P))
+    images = max(1, _PIXELS[groups.device.type] // max(1, P))
     counts = []
     for part, other in zip(groups.split(images), assignment.split(images), strict=True):
         start = torch.arange(len(part), device=groups.device)[:, None] * (G * K)
@@ -100,7 +100,3 @@ def _ranks(labels: Tensor, largest: int, first: int) -> Tensor:
         rank = present.cumsum(1, dtype=torch.int32)
         out.copy_(rank.gather(1, part) - (1 - first))
     return ranks
-
-
-def _kind(tensor: Tensor) -> str:
-    return "cuda" if tensor.is_cuda else "cpu"

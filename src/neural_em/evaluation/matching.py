@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,8 @@ from neural_em.errors import refuse
 from neural_em.evaluation.contingency import check_maps, tables
 
 LARGEST_GROUP = 255
-_STATES = 1 << 20  # of the search held at a time
-_SUBSETS = 8  # up to so many objects or components all subsets are searched at once; above, image by image
+_SUMS = 1 << 22  # numbers of the search held at a time
+_MOST = 6  # up to so many objects and components all matchings are tried at once; above, image by image
 
 
 def matched_iou(groups: Tensor, assignment: Tensor) -> Tensor:
@@ -41,29 +43,20 @@ def object_mean(iou: Tensor) -> Tensor:
 
 
 def best_matching(value: Tensor) -> Tensor:
-    """The one-to-one matching of rows to columns with the largest sum, for many matrices at once.
+    """The one-to-one matching of rows to columns with the largest sum, for many matrices (N,R,S) >= 0 at once.
 
-    Args:
-        value: (N,R,S) >= 0.
-
-    Returns:
-        (N,R) int64: each row's column, -1 for the rows left over when R > S.
+    Returns (N,R) int64: each row's column, -1 for the rows left over when R > S.
     """
     N, R, S = value.shape
-    if min(N, R, S) == 0:
-        return value.new_full((N, R), -1, dtype=torch.int64)
-    if min(R, S) > _SUBSETS:
+    side = max(R, S)
+    if min(N, R, S) == 0 or side > _MOST:
         return _matching_one_by_one(value)
-    images = max(1, _STATES // (max(R, S) << min(R, S)))
-    if R >= S:
-        return torch.cat([_matching_by_subsets(part) for part in value.split(images)])
-    # a match for every column of the shorter side, turned round
-    parts = value.transpose(1, 2).split(images)
-    column_rows = torch.cat([_matching_by_subsets(part) for part in parts])  # (N,S) of rows
-    matched = value.new_full((N, R + 1), -1, dtype=torch.int64)
-    columns = torch.arange(S, device=value.device).expand(N, S)
-    matched.scatter_(1, torch.where(column_rows >= 0, column_rows, R), columns)
-    return matched[:, :R]
+    square = torch.nn.functional.pad(value, (0, side - S, 0, side - R))  # a padded column is none
+    orders = torch.tensor(list(itertools.permutations(range(side))), device=value.device)  # (P,side)
+    rows = torch.arange(side, device=value.device)
+    best = [part[:, rows, orders].sum(dim=2).argmax(dim=1) for part in square.split(max(1, _SUMS // orders.numel()))]
+    column = orders[torch.cat(best)][:, :R]
+    return torch.where(column < S, column, -1)
 
 
 def _matched(table: Tensor) -> Tensor:
@@ -74,28 +67,6 @@ def _matched(table: Tensor) -> Tensor:
     column = best_matching(iou)
     score = iou.gather(2, column.clamp(min=0)[:, :, None])[:, :, 0]
     return torch.where(size > 0, torch.where(column >= 0, score, 0.0), torch.nan)
-
-
-def _matching_by_subsets(value: Tensor) -> Tensor:
-    """Row after row: the best sum for every set of columns taken so far; R >= S, each row may be left out."""
-    N, R, S = value.shape
-    subsets = torch.arange(1 << S, device=value.device)
-    best = torch.where(subsets == 0, 0.0, -torch.inf).to(value.dtype).repeat(N, 1)  # (N,2^S)
-    column = torch.arange(S, device=value.device)
-    without = subsets[:, None] & ~(1 << column)  # (2^S,S): the set before the column joined it
-    member = (subsets[:, None] >> column & 1).bool()
-    choices = []
-    for row in range(R):
-        joined = torch.where(member, best[:, without] + value[:, row, None, :], -torch.inf)  # (N,2^S,S)
-        score, choice = joined.max(dim=2)
-        choices.append(torch.where(score > best, choice, -1))
-        best = torch.maximum(score, best)
-    taken = torch.full((N, 1), (1 << S) - 1, dtype=torch.int64, device=value.device)
-    matched = []
-    for choice in reversed(choices):
-        matched.append(choice.gather(1, taken))
-        taken = torch.where(matched[-1] >= 0, taken & ~(1 << matched[-1].clamp(min=0)), taken)
-    return torch.cat(matched[::-1], dim=1)
 
 
 def _matching_one_by_one(value: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ def _expected_log(n: Tensor, a: Tensor, b: Tensor) -> Tensor:
     width, order = torch.sort(high - low + 1)
     if len(width) == 0:
         return width
-    rows = max(1, _TERMS["cuda" if n.is_cuda else "cpu"] // int(width[-1]))
+    rows = max(1, _TERMS[n.device.type] // int(width[-1]))
     last = torch.arange(rows - 1, len(width) + rows - 1, rows, device=n.device).clamp(max=len(width) - 1)
     widths = [int(size) for size in width[last].tolist()]
     logs = torch.log(torch.arange(1, int(high.max()) + widths[-1] + 1, device=n.device, dtype=torch.float64))

@@ -69,17 +69,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class StartSpread:
-    """How much the last step's score depends on the random start.
+    """How much the last step's score depends on the random start."""
 
-    Attributes:
-        means: the mean over the sequences for each start.
-        deviation: sample standard deviation between a sequence's starts, averaged over the sequences.
-        lowest_loss: the score of each sequence's start with the lowest loss.
-    """
-
-    means: tuple[float | None, ...]
-    deviation: float | None
-    lowest_loss: Summary
+    means: tuple[float | None, ...]  # the mean over the sequences for each start
+    deviation: float | None  # sample standard deviation between a sequence's starts, averaged over the sequences
+    lowest_loss: Summary  # the score of each sequence's start with the lowest loss
 
     @classmethod
     def of(cls, values: np.ndarray, loss: np.ndarray) -> StartSpread:
@@ -114,46 +108,31 @@ class Result:
 
     Scores are ``ami_max``, ``ami_arithmetic``, ``ari``, ``iou`` (matched, mean over objects) and ``confidence``;
     losses are ``total``, ``intra``, ``inter`` and ``upper_bound`` (next-step prediction error).
-
-    Attributes:
-        settings: the evaluation's config.
-        note: what a reader has to know about the data.
-        sequences: how many were evaluated.
-        steps: EM steps on each.
-        has_groups: whether the true groups were known; without them there are losses and confidence only.
-        unscored_images: frames, of sequences x steps, in which nothing is scored; they are in no mean.
-        unscored_sequences: sequences in which nothing is scored in any frame.
-        curves: each step.
-        last_step: the last step.
-        mean_over_steps: each sequence's mean over its steps, the first ones included.
-        whole_sequence: all steps of a sequence as one image, where a swap of two components costs.
-        starts: spread over the starts; empty for a single start.
-        baselines: groupings without learning, on the last step's frames.
-        per_sequence: last-step values of the first start, in the order of the data set's indices.
-        rollout: each step without input that follows, and as ``repeated`` the prediction error of the last real frame;
-            grouping scores are of the assignment to the model's own prediction. Empty where there was no rollout.
-        with_background: scores of the last step that count the background as a group too; of data without overlaps.
-        by_objects: the last step of the sequences with so many objects, where the number varies.
-        probe: what can be read from theta, by the property's name; empty where it was not asked for.
     """
 
-    settings: Mapping[str, Any]
-    note: str
-    sequences: int
-    steps: int
-    has_groups: bool
-    unscored_images: int
-    unscored_sequences: int
-    curves: Mapping[str, Curve]
-    last_step: Mapping[str, Summary]
-    mean_over_steps: Mapping[str, Summary]
-    whole_sequence: Mapping[str, Summary]
-    starts: Mapping[str, StartSpread]
-    baselines: Mapping[str, Mapping[str, Summary]]
+    settings: Mapping[str, Any]  # the evaluation's config
+    note: str  # what a reader has to know about the data
+    sequences: int  # how many were evaluated
+    steps: int  # EM steps on each
+    has_groups: bool  # whether the true groups were known; without them there are losses and confidence only
+    unscored_images: int  # frames, of sequences x steps, in which nothing is scored; they are in no mean
+    unscored_sequences: int  # sequences in which nothing is scored in any frame
+    curves: Mapping[str, Curve]  # each step
+    last_step: Mapping[str, Summary]  # the last step
+    mean_over_steps: Mapping[str, Summary]  # each sequence's mean over its steps, the first ones included
+    whole_sequence: Mapping[str, Summary]  # all steps of a sequence as one image, where a swap of two components costs
+    starts: Mapping[str, StartSpread]  # spread over the starts; empty for a single start
+    baselines: Mapping[str, Mapping[str, Summary]]  # groupings without learning, on the last step's frames
+    # last-step values of the first start, in the order of the data set's indices
     per_sequence: Mapping[str, tuple[float | None, ...]]
+    # each step without input that follows, and as ``repeated`` the prediction error of the last real frame; grouping
+    # scores are of the assignment to the model's own prediction. Empty where there was no rollout
     rollout: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+    # scores of the last step that count the background as a group too; of data without overlaps
     with_background: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
+    # the last step of the sequences with so many objects, where the number varies
     by_objects: Mapping[str, Mapping[str, Summary]] = dataclasses.field(default_factory=dict)
+    # what can be read from theta, by the property's name; empty where it was not asked for
     probe: Mapping[str, Readout] = dataclasses.field(default_factory=dict)
 
     @property
@@ -165,8 +144,7 @@ class Result:
     def examples(self, score: str | None = None) -> dict[str, int]:
         """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
 
-        Args:
-            score: By what to choose; ``None``: AMI(max), or the smallest loss where there are no groups.
+        By default they are chosen by AMI(max), or by the smallest loss where there are no groups.
         """
         score = score or ("ami_max" if self.has_groups else "total")
         if score not in self.per_sequence:
@@ -251,7 +229,7 @@ def _check(result: Result) -> None:
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
             if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {steps}:
-                refuse(f"{section}.{name}", f"{steps} steps", "others")
+                refuse(f"{section}.{name}", f"{steps} steps", "another number")
     for name, column in result.per_sequence.items():
         if len(column) != result.sequences:
             refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))

@@ -52,24 +52,16 @@ class MeanDeviation:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Several runs evaluated alike: the mean and deviation of their means.
+    """Several runs evaluated alike: the mean and deviation of their means."""
 
-    Attributes:
-        runs: how many.
-        sequences: evaluated in each run.
-        steps: EM steps.
-        sections: ``last step``, ``mean over steps``, ``whole sequence``, ``start with the lowest loss`` and
-            ``baseline: ...``, each with its scores.
-        curves: each score's value at each step.
-        rollout: likewise, at each step without input.
-    """
-
-    runs: int
-    sequences: int
-    steps: int
+    runs: int  # how many
+    sequences: int  # evaluated in each run
+    steps: int  # EM steps
+    # ``last step``, ``mean over steps``, ``whole sequence``, ``start with the lowest loss`` and ``baseline: ...``, each
+    # with its scores
     sections: Mapping[str, Mapping[str, MeanDeviation]]
-    curves: Mapping[str, tuple[MeanDeviation, ...]]
-    rollout: Mapping[str, tuple[MeanDeviation, ...]]
+    curves: Mapping[str, tuple[MeanDeviation, ...]]  # each score's value at each step
+    rollout: Mapping[str, tuple[MeanDeviation, ...]]  # likewise, at each step without input
 
 
 def aggregate(results: Sequence[Result]) -> Aggregate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -36,43 +37,27 @@ _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "start
 
 @dataclass(frozen=True)
 class Evaluation(Checked):
-    """What to evaluate a run on; ``None`` is as it was trained.
+    """What to evaluate a run on; ``None`` is as it was trained."""
 
-    Attributes:
-        objects: objects in a generated sequence.
-        components: K.
-        steps: EM steps; generated sequences are made as long as they need to be.
-        split: ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all``
-            of own data that are not divided into these.
-        static: look at frame 0 only, repeated.
-        data: the user's own file or folder instead of the run's data.
-        masks: its true groups.
-        starts: random starts for each sequence.
-        size: how many sequences; ``None``: the whole split.
-        seed: of the starts and of the noise.
-        batch_size: sequences at a time; changes no result but that of a model with batch norm.
-        changes: other fields of generated data, such as ``data.threshold=0.25``.
-        rollout: further steps without input; generated sequences are longer by as many frames, of others the last so
-            many are held back, unless ``steps`` says how many to read.
-        probe: also say what can be read from theta, of data that know their objects.
-        clean: let the components read frames without noise.
-    """
-
-    objects: int | None = None
-    components: int | None = None
-    steps: int | None = None
+    objects: int | None = None  # objects in a generated sequence
+    components: int | None = None  # K
+    steps: int | None = None  # EM steps; generated sequences are made as long as they need to be
+    # ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all`` of own
+    # data that are not divided into these
     split: str | None = None
-    static: bool = False
-    data: str | None = None
-    masks: str | None = None
-    starts: int = 1
-    size: int | None = None
-    seed: int = 0
-    batch_size: int = 500
-    changes: tuple[str, ...] = ()
+    static: bool = False  # look at frame 0 only, repeated
+    data: str | None = None  # the user's own file or folder instead of the run's data
+    masks: str | None = None  # its true groups
+    starts: int = 1  # random starts for each sequence
+    size: int | None = None  # how many sequences; ``None``: the whole split
+    seed: int = 0  # of the starts and of the noise
+    batch_size: int = 500  # sequences at a time; changes no result but that of a model with batch norm
+    changes: tuple[str, ...] = ()  # other fields of generated data, such as ``data.threshold=0.25``
+    # further steps without input; generated sequences are longer by as many frames, of others the last so many are held
+    # back, unless ``steps`` says how many to read
     rollout: int = 0
-    probe: bool = False
-    clean: bool = False
+    probe: bool = False  # also say what can be read from theta, of data that know their objects
+    clean: bool = False  # let the components read frames without noise
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{name: optional(integer(1, LIMITS[name])) for name in ("components", "steps")},
@@ -110,7 +95,7 @@ class Evaluation(Checked):
             data = own_data(run, self.data, self.masks)
         elif not run.data_known:
             where = run.folder or run.weights or run.name
-            refuse(f"{where}", "--preset or --data, as it does not say what it was trained on", "neither")
+            raise NeuralEMError(f"{where}: does not say what it was trained on; name its data with --preset or --data")
         if isinstance(data, FileConfig):
             if self.objects or self.changes:
                 name = "objects" if self.objects else "set"
@@ -118,12 +103,11 @@ class Evaluation(Checked):
             return data
         objects = () if self.objects is None else (f"data.objects={self.objects}",)
         data = configs.override(replace(run.experiment, data=data), (*self.changes, *objects)).data
-        changes: dict[str, Any] = {}
         if self.static:
-            changes["frames"] = 1
-        elif data.frames is not None and data.frames != 1:
-            changes["frames"] = (data.frames if self.steps is None else self.steps + 1) + self.rollout
-        return replace(data, **changes)
+            return replace(data, frames=1)
+        if data.frames is None or data.frames == 1:
+            return data
+        return replace(data, frames=(data.frames if self.steps is None else self.steps + 1) + self.rollout)
 
     def config(self, run: TrainedRun) -> EvaluationConfig:
         """How to evaluate the run."""
@@ -171,9 +155,7 @@ _USUAL = Evaluation()
 class Evaluator:
     """Evaluates runs on one device; data that several runs share are made once.
 
-    Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        progress: called with the run's name, the number of sequences done and of all.
+    ``progress`` is called with the run's name, the number of sequences done and of all.
     """
 
     def __init__(self, device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -205,7 +187,7 @@ class Evaluator:
         data, model, began = self.dataset(run, evaluation), self.model(run), time.monotonic()
         if evaluation.probe:
             check_known(data)
-        told = None if self.progress is None else _named(self.progress, run.name)
+        told = None if self.progress is None else functools.partial(self.progress, run.name)
         precision = devices.of_evaluation(run.experiment.training.precision)
         with devices.products(precision, self.device):
             result = evaluate(model, data, evaluation.config(run), told)
@@ -275,7 +257,3 @@ def differences(runs: Sequence[TrainedRun]) -> list[str]:
 def _file_name(words: str, unique: str) -> str:
     """Readable, and another one for whatever differs."""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '_', words)[:40]}_{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
-
-
-def _named(progress: Callable[[str, int, int], None], name: str) -> Callable[[int, int], None]:
-    return lambda done, total: progress(name, done, total)

@@ -29,7 +29,7 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     here["components"] = first.training.components
     there["components"] = card.components or here["components"]  # a file need not tell
     other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])
-    text = f"begins with the weights of {source} (sha256 {checksum(card.path)[:16]})"
+    text = f"starts from the weights of {source} (sha256 {checksum(card.path)[:16]})"
     return model.state_dict(), f"{text}, which were trained with {other}" if other else text
 
 

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.initial_weights import first_weights
@@ -20,15 +21,27 @@ from neural_em.files import write_whole
 from neural_em.model import build
 from neural_em.presets import PRESETS, Experiment
 from neural_em.runs import checkpoint
-from neural_em.runs.find import finished_run, read_experiment
-from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CONFIG, LAST, RunFolder, compare, has_begun, opened, sub_folders
+from neural_em.runs.find import read_experiment
+from neural_em.runs.folder import (
+    BEST,
+    BEST_OPTIMIZER,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    RunFolder,
+    compare,
+    has_begun,
+    opened,
+    sub_folders,
+)
 from neural_em.runs.record import Record
 from neural_em.runs.writer import train_in
+from neural_em.storage import load
 from neural_em.training import Outcome, distributed
 from neural_em.training import device as devices
 from neural_em.training.display import line, shown
 from neural_em.training.loop import Callback
-from neural_em.training.state import EPOCHS, Snapshot
+from neural_em.training.state import EPOCHS, Progress, Snapshot
 from neural_em.training.stop import Stop
 from neural_em.training.turns import Steps, outcomes, take_turns
 
@@ -47,10 +60,10 @@ def train(
 
     Args:
         experiment: what to train.
-        run: the run folder; ``runs/`` and a name that tells the settings where not given.
-        seeds: train so many models together, with this seed and the following ones, each in a sub-folder.
+        run: the run folder; by default ``runs/`` and a name that tells the settings.
+        seeds: number of models to train together, with this seed and the following ones, each in a sub-folder.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        max_minutes: stop after so many minutes, so that the same call goes on.
+        max_minutes: time limit; the same call resumes.
         resume: refuse to begin a new run.
         callbacks: as for `neural_em.training.fit`; the event's ``run`` says which of the runs it is about.
         quiet: show nothing.
@@ -62,7 +75,7 @@ def train(
         refuse("seeds", "an integer from 1 to 1000", repr(seeds))
     path = run_path(experiment, run, seeds)
     if resume and not path.is_dir() and distributed.is_first():
-        refuse(f"{path}", "a run folder to go on with", "nothing there")
+        refuse(f"{path}", "a run folder to resume", "nothing there")
     settings, here = experiment.training, devices.choose(device)
     with distributed.joined(here) as here, shown(quiet or not distributed.is_first()) as (show, say):
         stop = Stop(max_minutes, say)
@@ -83,10 +96,10 @@ def run_path(experiment: Experiment, run: str | os.PathLike[str] | None = None, 
 def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
     """The experiment of a run folder, and how many seeds are trained in it."""
     if not (Path(run) / CONFIG).is_file():
-        refuse(f"{run}", "a run folder to go on with", "one without config.yaml" if Path(run).is_dir() else "none")
+        refuse(f"{run}", "a run folder to resume", "one without config.yaml" if Path(run).is_dir() else "none")
     experiment, data_known = read_experiment(Path(run))
     if not data_known:
-        refuse(f"{run}", "a run of nem train", "one of fit, whose data only Python has")
+        raise NeuralEMError(f"{run}: this run was started from Python, which alone has its data; resume it with fit")
     return experiment, max(1, _seeds_of(Path(run)))
 
 
@@ -122,11 +135,8 @@ class _Trainer:
     ) -> tuple[Snapshot, str] | None:
         """What a new run begins with and what to say of it; None for random weights, or where it has begun.
 
-        Args:
-            experiment: names the weights to begin with, which are read once for all runs.
-            path: its folder.
-            before: the stage before, whose weights it goes on with instead.
-            memory: what that one left of Adam's memory, where it is carried on.
+        The named weights are read once for all runs. A stage goes on with the weights of the one ``before``
+        instead, and with the ``memory`` of Adam that it left, if that is carried on.
         """
         if has_begun(path):
             return None
@@ -148,7 +158,8 @@ class _Trainer:
         for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
             stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
             if has_begun(stage):
-                compare(stage, run.stage(number) if kept is None else _as_before(run.stage(number), kept))
+                part = run.stage(number)
+                compare(stage, replace(part, training=replace(part.training, **(kept or {}))))
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
@@ -162,7 +173,11 @@ class _Trainer:
             runs = {name: train_one(each, path / name, name) for name, each in _named(experiment, count).items()}
             results = take_turns(runs, self.device)
             if parent is not None:
-                ended = {name: _record(each) for name, each in results.items() if isinstance(each, Outcome)}
+                ended = {
+                    name: Record.of(each.progress, each.stopped)
+                    for name, each in results.items()
+                    if isinstance(each, Outcome)
+                }
                 Record(seeds=seeds, runs=ended).write(path)
             return outcomes(results)
 
@@ -174,8 +189,8 @@ class _Trainer:
                 stage = f"stage-{number + 1}"
                 full_name = f"{name}/{stage}".lstrip("/")
                 kept = distributed.from_first(lambda: _kept(path, number), self.device)  # noqa: B023 (called at once)
-                if kept is not None and part != (part := _as_before(part, kept)):
-                    text = f"stays as it is (epochs {kept['epochs']}): the next stage began with its weights"
+                if part != (part := replace(part, training=replace(part.training, **(kept or {})))) and kept:
+                    text = f"keeps its number of epochs ({kept['epochs']}): the next stage started from its weights"
                     self._note(full_name, text, parent)
                 memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
                 carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)
@@ -188,7 +203,7 @@ class _Trainer:
                     if parent is not None and ended.problem:  # not-a-number, which is the end of the whole run
                         replace(ended, stages={**records, stage: ended}).write(path)
                     raise
-                records[stage] = _record(outcome)
+                records[stage] = Record.of(outcome.progress, outcome.stopped)
                 if not outcome.finished:
                     break
             assert outcome is not None  # there is a stage
@@ -206,10 +221,10 @@ class _Trainer:
         """One run in one folder; one that is finished is only read."""
         settings = experiment.training
         with opened(path, experiment, self.device) as folder:
-            finished = finished_run(folder, experiment, self.device, name, sealed)
+            finished = self._finished(folder, experiment, name, sealed)
             if finished is not None:
                 can = settings.schedule == "constant" and finished.stopped == EPOCHS and not sealed
-                self._note(name, f"this run is finished{'; a larger number of epochs goes on' if can else ''}")
+                self._note(name, f"this run is finished{'; for more, raise the number of epochs' if can else ''}")
                 self._tell("stop", {"run": name, "outcome": finished})
                 return finished
             model = build(experiment.model, seed=settings.seed)
@@ -223,6 +238,32 @@ class _Trainer:
             )
             return (yield from steps)
 
+    def _finished(self, folder: RunFolder | None, experiment: Experiment, name: str, sealed: bool) -> Outcome | None:
+        """The outcome of a run that was finished before, read without its data; None where something is left to do.
+
+        A ``sealed`` one, which the next stage builds on, is finished even where the experiment would train longer.
+        """
+        path = None if folder is None else folder.path
+        epochs, patience = experiment.training.epochs, experiment.training.patience
+
+        def look() -> list[Any] | None:
+            record, found = Record.read(path or Path()), checkpoint.found((path or Path()) / CHECKPOINTS)
+            if not record.finished or not found:  # the summary is the last file a run writes
+                return None
+            try:
+                progress = checkpoint.read_progress(found[0])
+            except NeuralEMError:
+                return None
+            stopped = progress.settled(epochs, patience) or (record.stopped if sealed else None)
+            return None if stopped is None else [stopped, configs.to_dict(progress)]
+
+        found = distributed.from_first(look, self.device)
+        if found is None:
+            return None
+        model = build(experiment.model) if path is None else load(path / BEST)
+        model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
+        return Outcome(name, model.to(self.device), found[0], configs.from_dict(Progress, found[1]), path)
+
     def _note(self, name: str, text: str, folder: RunFolder | None = None) -> None:
         """A line for who looks on, and for the log of a folder."""
         if folder is not None:
@@ -232,10 +273,6 @@ class _Trainer:
     def _tell(self, event: str, info: dict[str, Any]) -> None:
         for callback in self.callbacks if distributed.is_first() else ():
             callback(event, info)
-
-
-def _record(outcome: Outcome) -> Record:
-    return Record.of(outcome.progress, outcome.stopped)
 
 
 def _seeds_of(path: Path) -> int:
@@ -255,7 +292,3 @@ def _kept(path: Path, number: int) -> dict[str, Any] | None:
         return None
     training = read_experiment(path / f"stage-{number + 1}")[0].training
     return {"epochs": training.epochs, "patience": training.patience}
-
-
-def _as_before(stage: Experiment, kept: dict[str, Any]) -> Experiment:
-    return replace(stage, training=replace(stage.training, **kept))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from neural_em.errors import refuse
 
 Pixels = NDArray[np.uint8]
-BACKGROUND = (0, 0, 0)
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 TOLERANCE = 1e-3  # gamma computed in half precision sums to 1 only about this well
 
 # The first seven are Okabe and Ito's colours, ordered so that every prefix is as far apart as can be. Each later one is
@@ -34,16 +34,10 @@ def palette(count: int) -> Pixels:
 
 
 def blend(gamma: Any, image: Any = None) -> Pixels:
-    """The assignment as a picture: every pixel the gamma-weighted mean of the components' colours.
+    """The assignment as RGB (...,H,W,3): every pixel the gamma-weighted mean of the components' colours.
 
     A hard assignment gives exactly the palette's colours; where gamma is 0 for all components the pixel is black.
-
-    Args:
-        gamma: the soft assignment, (...,K,H,W) in [0, 1], sums over K at most 1.
-        image: if given, intensities (...,H,W) in [0, 1] that darken the colours.
-
-    Returns:
-        RGB, (...,H,W,3).
+    ``gamma`` is (...,K,H,W) in [0, 1]; an ``image`` (...,H,W) in [0, 1], if given, darkens the colours.
     """
     gamma = _numbers("gamma", gamma)
     if gamma.ndim < 3 or 0 in gamma.shape:
@@ -62,7 +56,7 @@ def blend(gamma: Any, image: Any = None) -> Pixels:
     return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
 
 
-def colour_groups(groups: Any, background: tuple[int, int, int] = BACKGROUND) -> Pixels:
+def colour_groups(groups: Any, background: tuple[int, int, int] = BLACK) -> Pixels:
     """Groups (...,H,W) as RGB (...,H,W,3): group n in the colour of component n-1, group 0 as the background."""
     groups = np.asarray(groups)
     if groups.ndim < 2 or groups.size == 0:

@@ -50,13 +50,8 @@ def static_figure(
 ) -> Figure:
     """Groupings of static images, step by step: one row an image; the input, then the assignment after each step.
 
-    Args:
-        images: (B,C,H,W) in [0, 1].
-        gamma: the assignment after each step, (T,B,K,H,W) or (T,B,K,1,H,W).
-        groups: the true groups, (B,H,W), shown in a last column; or None.
-        names: what to call each image, B of them; or None.
-        steps: which steps to show, counted from 1; all by default.
-        magnification: screen pixels a pixel.
+    ``images`` (B,C,H,W) in [0, 1]; ``gamma`` (T,B,K,H,W) or (T,B,K,1,H,W); true ``groups`` (B,H,W) for a last column.
+    There are B ``names``, or none. ``steps`` count from 1; all are shown by default.
     """
     inputs, gamma = to_rgb(images), np.asarray(gamma)
     if gamma.ndim == 6 and gamma.shape[3] == 1:
@@ -85,10 +80,7 @@ def sequence_figure(
 ) -> Figure:
     """A sequence over time, left to right: the assignment, each component's prediction, and the input below.
 
-    Args:
-        sequence: the sequence; every component keeps its colour in all rows.
-        steps: which steps to show, counted from 1; all by default.
-        magnification: screen pixels a pixel.
+    Every component keeps its colour in all rows. ``steps`` count from 1; all are shown by default.
     """
     chosen = _chosen(steps, sequence.steps)
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
@@ -112,10 +104,7 @@ def rollout_figure(
 ) -> Figure:
     """A rollout over time: what the model read, what really came, what it predicted, and its assignment.
 
-    Args:
-        sequence: the sequence, with its inputs; steps without input are called +1, +2 and so on.
-        steps: which steps to show, counted from 1; all by default.
-        magnification: screen pixels a pixel.
+    Steps without input are called +1, +2 and so on. ``steps`` count from 1; all are shown by default.
     """
     chosen = _chosen(steps, sequence.steps)
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)

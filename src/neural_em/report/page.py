@@ -7,7 +7,7 @@ import hashlib
 import html
 import os
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 from neural_em import config as configs
 from neural_em.errors import refuse
 from neural_em.files import replacing
-from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, words
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player
-from neural_em.report.svg import COLOURS, Line, line_chart
+from neural_em.report.plots import learning_lines, step_lines
+from neural_em.report.svg import COLOURS, line_chart
 from neural_em.report.tables import MISSING, number
 
 KEYS = """<p class="note keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd>
@@ -33,39 +34,26 @@ would cost to expect that nothing moves; scores are of the assignment to the mod
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """What a page shows of one run; everything but the name may be empty.
+    """What a page shows of one run; everything but the name may be empty."""
 
-    Attributes:
-        name: what to call the run.
-        config: its settings, nested as they are written.
-        metrics: what training logged, one row an epoch.
-        evaluation: scores, nested; single values are shown, lists are not.
-        curves: scores per step with quartiles, by name.
-        sequences: sequences to step through; those with one label stand side by side over all runs.
-        training_steps: how many steps the model was trained for, marked in the curves; or None.
-        rollout: scores and errors per step without input, by name.
-    """
-
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Rows = ()
+    name: str  # what to call the run
+    config: Mapping[str, Any] = field(default_factory=dict)  # its settings, nested as they are written
+    metrics: Rows = ()  # what training logged, one row an epoch
+    # scores, nested; single values are shown, lists are not
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    curves: Mapping[str, StepCurve] = field(default_factory=dict)
+    curves: Mapping[str, StepCurve] = field(default_factory=dict)  # scores per step with quartiles, by name
+    # sequences to step through; those with one label stand side by side over all runs
     sequences: Sequence[SequenceReport] = ()
-    training_steps: int | None = None
-    rollout: Mapping[str, StepCurve] = field(default_factory=dict)
+    training_steps: int | None = None  # how many steps the model was trained for, marked in the curves; or None
+    rollout: Mapping[str, StepCurve] = field(default_factory=dict)  # scores and errors per step without input, by name
 
 
 def write_page(
     path: str | os.PathLike[str], runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = ""
 ) -> Path:
-    """Writes the page. It loads nothing: style, script and pictures are inside.
+    """Writes the page about one or more runs. It loads nothing: style, script and pictures are inside.
 
-    Args:
-        path: the HTML file.
-        runs: the runs to compare; at least one.
-        title: the page's title.
-        lead: a sentence below it; by default the run's name, or how many there are.
+    The ``lead`` is a sentence below the title; by default the run's name, or how many there are.
     """
     path = Path(path)
     with replacing(path, make_folder=True) as temporary:
@@ -84,8 +72,9 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
     template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     made = {name: make(runs) for name, make in SECTIONS.items()}
     made = {name: body for name, body in made.items() if body}
-    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in made)
-    body = "\n".join(f'<section id="{_anchor(name)}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
+    anchors = {name: name.lower().replace(" ", "-") for name in made}
+    links = "".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
+    body = "\n".join(f'<section id="{anchors[name]}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
     return string.Template(template).substitute(
         title=html.escape(title),
         lead=html.escape(lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")),
@@ -132,47 +121,32 @@ def _sequences(runs: Sequence[RunReport]) -> str:
 
 def _curves(runs: Sequence[RunReport]) -> str:
     marks = {run.training_steps for run in runs}
-    return _step_charts(runs, [run.curves for run in runs], "EM step", marks.pop() if len(marks) == 1 else None)
+    mark = marks.pop() if len(marks) == 1 else None
+    return _step_charts({run.name: run.curves for run in runs}, "EM step", mark)
 
 
 def _rollouts(runs: Sequence[RunReport]) -> str:
-    charts = _step_charts(runs, [run.rollout for run in runs], "step without input")
+    charts = _step_charts({run.name: run.rollout for run in runs}, "step without input")
     return charts and f'<p class="note">{ROLLOUT}</p>\n{charts}'
 
 
-def _step_charts(
-    runs: Sequence[RunReport], tables: Sequence[Mapping[str, StepCurve]], x_label: str, mark: int | None = None
-) -> str:
-    charts = []
-    for name in dict.fromkeys(name for table in tables for name in table):
-        lines = [
-            Line(run.name, curve.steps, curve.mean, curve.lower, curve.upper, index)
-            for index, (run, table) in enumerate(zip(runs, tables, strict=True))
-            if (curve := table.get(name)) is not None
-        ]
-        charts.append(line_chart(words(name), lines, x_label, mark=mark))
-    if not any(charts):
-        return ""
+def _step_charts(runs: Mapping[str, Mapping[str, StepCurve]], x_label: str, mark: int | None = None) -> str:
+    names = dict.fromkeys(name for curves in runs.values() for name in curves)
+    lines = {name: step_lines({run: curves.get(name) for run, curves in runs.items()}) for name in names}
+    charts = _charts(line_chart(words(name), each, x_label, mark) for name, each in lines.items())
     note = '<p class="note">The line is the mean over the data, the band runs from the lower to the upper quartile.</p>'
-    return f'{note}\n<div class="charts">{"".join(charts)}</div>'
+    return charts and f"{note}\n{charts}"
 
 
 def _learning(runs: Sequence[RunReport]) -> str:
-    charts = []
-    for title, find in (("Loss", loss_keys), ("Score", score_keys)):
-        keys = list(dict.fromkeys(key for run in runs for key in find(run.metrics)))
-        lines = [
-            Line(
-                words(key) if len(runs) == 1 else f"{run.name}: {words(key)}",
-                *series(run.metrics, key),
-                colour=index if len(runs) > 1 else column,
-                dash=column,
-            )
-            for index, run in enumerate(runs)
-            for column, key in enumerate(keys)
-        ]
-        charts.append(line_chart(title, lines, "epoch") if lines else "")
-    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+    logged = {run.name: run.metrics for run in runs}
+    kinds = {"Loss": loss_keys, "Score": score_keys}
+    return _charts(line_chart(title, learning_lines(logged, find), "epoch") for title, find in kinds.items())
+
+
+def _charts(charts: Iterable[str]) -> str:
+    drawn = "".join(charts)
+    return drawn and f'<div class="charts">{drawn}</div>'
 
 
 def _config(runs: Sequence[RunReport]) -> str:
@@ -229,7 +203,3 @@ def _rounded(value: Any) -> str:
         return number(value)
     size = float(value)
     return f"{size:.4g}" if abs(size) >= 1 else f"{round(size, 4) + 0.0:.4f}"  # plus zero: no minus zero
-
-
-def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-")

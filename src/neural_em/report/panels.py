@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,37 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.errors import refuse
-from neural_em.report.colours import Pixels, blend, colour_groups, palette
+from neural_em.report.colours import BLACK, Pixels, blend, colour_groups, palette
 
 FRAME = 4  # screen pixels around a component's panel in its colour
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceReport:
-    """One sequence and what the model made of it; step t's assignment and prediction are about frame t.
+    """One sequence and what the model made of it; step t's assignment and prediction are about frame t."""
 
-    Attributes:
-        label: what to call it, such as 'best'.
-        frames: the frame that each step explains, (T,C,H,W) in [0, 1], one or three channels.
-        gamma: the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K.
-        psi: each component's prediction, (T,K,C,H,W); shown cut to [0, 1].
-        groups: the true groups, (T,H,W), 0 = not scored; or None.
-        score: what the sequence scored, or None.
-        score_name: what the score is.
-        rollout: how many of the steps, the last ones, have read the model's own prediction instead of a frame.
-        inputs: what the components have read, (T,C,H,W), shown beside the frames; or None.
-        attention: how much each component k heeds each other one j in the step, (T,K,K) in [0, 1]; or None.
-    """
-
-    label: str
-    frames: NDArray[np.float32]
-    gamma: NDArray[np.float32]
-    psi: NDArray[np.float32]
-    groups: NDArray[Any] | None = None
-    score: float | None = None
-    score_name: str = "AMI"
-    rollout: int = 0
+    label: str  # what to call it, such as 'best'
+    frames: NDArray[np.float32]  # the frame that each step explains, (T,C,H,W) in [0, 1], one or three channels
+    gamma: NDArray[np.float32]  # the soft assignment, (T,K,H,W) or (T,K,1,H,W), sums to 1 over K
+    psi: NDArray[np.float32]  # each component's prediction, (T,K,C,H,W); shown cut to [0, 1]
+    groups: NDArray[Any] | None = None  # the true groups, (T,H,W), 0 = not scored; or None
+    score: float | None = None  # what the sequence scored, or None
+    score_name: str = "AMI"  # what the score is
+    rollout: int = 0  # how many of the steps, the last ones, have read the model's own prediction instead of a frame
+    # what the components have read, (T,C,H,W), shown beside the frames; or None
     inputs: NDArray[np.float32] | None = None
+    # how much each component k heeds each other one j in the step, (T,K,K) in [0, 1]; or None
     attention: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +59,7 @@ class SequenceReport:
                 refuse("attention", f"the shape ({steps}, K, K)", arrays["attention"].shape)
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-                refuse(name, "finite numbers", "others")
+                refuse(name, "finite numbers", "not-a-number, infinity or something else")
             object.__setattr__(self, name, array.astype(np.float32))
 
     @property
@@ -135,24 +124,22 @@ def magnification_for(side: int, target: int) -> int:
 
 def framed(rgb: Pixels, colour: Any, thickness: int = FRAME) -> Pixels:
     """One panel (H,W,3) inside a frame of the given colour, (H+2t,W+2t,3)."""
-    height, width, _ = rgb.shape
-    canvas: Pixels = np.empty((height + 2 * thickness, width + 2 * thickness, 3), np.uint8)
-    canvas[:] = np.asarray(colour, np.uint8)
-    canvas[thickness : thickness + height, thickness : thickness + width] = rgb
+    return grid([[rgb]], thickness, colour)
+
+
+def grid(rows: Sequence[Sequence[Pixels] | Pixels], gap: int, colour: Any) -> Pixels:
+    """Pictures (H,W,3) of one size in rows, with gaps of a colour between and around them; a row may be shorter."""
+    height, width, _ = rows[0][0].shape
+    high, wide = len(rows) * (height + gap) + gap, max(len(row) for row in rows) * (width + gap) + gap
+    canvas: Pixels = np.full((high, wide, 3), colour, np.uint8)
+    for line, row in enumerate(rows):
+        for column, picture in enumerate(row):
+            top, left = gap + line * (height + gap), gap + column * (width + gap)
+            canvas[top : top + height, left : left + width] = picture
     return canvas
 
 
 def sprite(strip: Pixels, widest: int = 4096) -> tuple[Pixels, int]:
-    """Pictures (T,H,W,3) side by side in one, in as many lines as ``widest`` pixels demand.
-
-    Returns:
-        The picture, and the number of columns.
-    """
-    count, height, width, _ = strip.shape
-    columns = max(1, min(count, widest // width))
-    lines = math.ceil(count / columns)
-    canvas: Pixels = np.zeros((lines * height, columns * width, 3), np.uint8)
-    for index, picture in enumerate(strip):
-        line, column = divmod(index, columns)
-        canvas[line * height : (line + 1) * height, column * width : (column + 1) * width] = picture
-    return canvas, columns
+    """Pictures (T,H,W,3) as one, in as many lines as ``widest`` pixels demand, and its number of columns."""
+    columns = max(1, min(len(strip), widest // strip.shape[2]))
+    return grid([strip[first : first + columns] for first in range(0, len(strip), columns)], 0, BLACK), columns

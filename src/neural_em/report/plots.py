@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,39 +15,76 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from neural_em.errors import refuse
 from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
 
-INK = "#222222"
+INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
 LAST = 4  # growth is looked at over the last factor of four, where fixed costs are small
 
 
-def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
-    """A score per EM step: the mean as a line, the quartiles as a band; the training length marked.
+class Line(NamedTuple):
+    """One line of a chart: points x, y (n,), if given a band from lower to upper (n,), and how it is drawn."""
 
-    Args:
-        curves: one curve a run or model, by name.
-        training_steps: how many steps the model was trained for; or None.
-        label: what the score is.
-    """
+    name: str
+    x: Any
+    y: Any
+    lower: Any = None
+    upper: Any = None
+    colour: int = 0
+    dash: int = 0
+
+
+def step_lines(curves: Mapping[str, StepCurve | None]) -> list[Line]:
+    """A line with its band for each run or model that has a curve, in the run's own colour."""
+    return [
+        Line(name, curve.steps, curve.mean, curve.lower, curve.upper, index, index // len(LINES))
+        for index, (name, curve) in enumerate(curves.items())
+        if curve is not None
+    ]
+
+
+def learning_lines(runs: Mapping[str, Rows], find: Callable[[Rows], list[str]]) -> list[Line]:
+    """The columns that ``find`` names, over epochs; of several runs a colour each run and a dash each column."""
+    keys = list(dict.fromkeys(key for rows in runs.values() for key in find(rows)))
+    return [
+        Line(
+            words(key) if len(runs) == 1 else f"{name}: {words(key)}",
+            *series(rows, key),
+            colour=run if len(runs) > 1 else column,
+            dash=column,
+        )
+        for run, (name, rows) in enumerate(runs.items())
+        for column, key in enumerate(keys)
+    ]
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "", mark: int | None = None) -> None:
+    """Draws lines over whole numbers; ``mark`` is the training length, if it is to be seen."""
+    for line in lines:
+        colour, dash = _colour(line.colour), DASHES[line.dash % len(DASHES)]
+        if line.lower is not None:
+            axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.2, linewidth=0)
+        marker = "o" if len(line.x) == 1 else None
+        axes.plot(line.x, line.y, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _name(axes, x_label, y_label)
+    if mark is not None and any(np.min(line.x) <= mark <= np.max(line.x) for line in lines):
+        axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"trained for {mark} steps", (mark, 0), (4, 5), ("data", "axes fraction"), "offset points", rotation=90,
+            fontsize=9, color=INK, va="bottom",
+        )  # fmt: skip
+
+
+def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
+    """A score per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
     if not curves:
         refuse("curves", "at least one", "none")
-    figure, (axes,) = _figure(5.4, 3.5)
-    for index, (name, curve) in enumerate(curves.items()):
-        axes.fill_between(curve.steps, curve.lower, curve.upper, color=_colour(index), alpha=0.2, linewidth=0)
-        axes.plot(curve.steps, curve.mean, color=_colour(index), linestyle=_dash(index), linewidth=2, label=name)
-    longest = max(len(curve.mean) for curve in curves.values())
-    axes.set_xlim(1, max(2, longest))
+    figure, (axes,) = new_figure(5.4, 3.5)
+    draw_lines(axes, step_lines(curves), "EM step", label, training_steps)
+    axes.set_xlim(1, max(2, *(len(curve.mean) for curve in curves.values())))
     lowest = min(float(np.nanmin(np.r_[curve.lower, curve.mean, 0])) for curve in curves.values())
     axes.set_ylim(lowest - 0.02 if lowest < 0 else 0, 1)
-    if training_steps is not None:
-        axes.axvline(training_steps, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"trained for {training_steps} steps", (training_steps, 0.0), xytext=(4, 5), textcoords="offset points",
-            fontsize=9, color=INK, rotation=90, va="bottom",
-        )  # fmt: skip
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _name(axes, "EM step", label)
     axes.legend(
         frameon=False, fontsize=10, loc="lower right", title="mean, and lower to upper quartile", title_fontsize=9
     )
@@ -62,15 +99,14 @@ def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str
         x: what the steps are.
         y: what the error is.
     """
-    figure, (axes,) = _figure(5.4, 3.5)
+    figure, (axes,) = new_figure(5.4, 3.5)
+    lines = []
     for index, (name, runs) in enumerate(curves.items()):
         errors = np.asarray(runs, np.float64)  # (R,T)
         steps = np.arange(1, errors.shape[1] + 1)
-        axes.fill_between(steps, errors.min(axis=0), errors.max(axis=0), color=_colour(index), alpha=0.2, linewidth=0)
-        axes.plot(steps, errors.mean(axis=0), color=_colour(index), linewidth=2, label=name)
+        lines.append(Line(name, steps, errors.mean(axis=0), errors.min(axis=0), errors.max(axis=0), index))
+    draw_lines(axes, lines, x, y)
     axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _name(axes, x, y)
     axes.legend(frameon=False, fontsize=10, loc="best")
     return figure
 
@@ -78,15 +114,13 @@ def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str
 def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Next-step prediction error by number of objects: mean and deviation over runs as bars, each run as a dot.
 
-    Args:
-        objects: the numbers of objects, such as (3, 4, 5).
-        errors: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
+    ``errors``: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
     """
     if not errors or any(len(values) != len(objects) for values in errors.values()):
         refuse(
             "errors", f"one list of runs for each of {list(objects)} objects", {k: len(v) for k, v in errors.items()}
         )
-    figure, (axes,) = _figure(4.8, 3.5)
+    figure, (axes,) = new_figure(4.8, 3.5)
     width = 0.8 / len(errors)
     for index, (name, cells) in enumerate(errors.items()):
         offset = (index - (len(errors) - 1) / 2) * width
@@ -114,59 +148,41 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
 
 
 def learning_curves(runs: Mapping[str, Rows]) -> Figure:
-    """Losses and AMI or ARI scores over epochs, one line a column and run; a panel without any data says so.
-
-    Args:
-        runs: by run, the logged rows; columns with 'loss', 'ami' or 'ari' in the name are drawn.
-    """
+    """Each run's losses and AMI or ARI scores over epochs, in two panels; one without any data says so."""
     if not runs:
         refuse("runs", "at least one", "none")
-    figure, panels = _figure(9.2, 3.6, 2)
+    figure, panels = new_figure(9.2, 3.6, 2)
     for axes, find, label in zip(panels, (loss_keys, score_keys), ("loss", "score"), strict=True):
-        keys = list(dict.fromkeys(key for rows in runs.values() for key in find(rows)))
-        for run, rows in enumerate(runs.values()):
-            for column, key in enumerate(keys):
-                x, y = series(rows, key)
-                # several runs: a colour each, a dash each column; one run: both for each column
-                style: dict[str, Any] = {
-                    "color": _colour(run if len(runs) > 1 else column),
-                    "linestyle": DASHES[column % 4],
-                }
-                axes.plot(x, y, linewidth=1.8, marker="o" if len(x) == 1 else None, **style)
-        _name(axes, "epoch", label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if not keys:
+        lines = learning_lines(runs, find)
+        draw_lines(axes, lines, "epoch", label)
+        if not lines:
             axes.text(0.5, 0.5, f"no {label} was logged", transform=axes.transAxes, ha="center", color=INK)
-            continue
-        handles = [
-            Line2D(
-                [], [], color=INK if len(runs) > 1 else _colour(column), linestyle=DASHES[column % 4], label=words(key)
-            )
-            for column, key in enumerate(keys)
-        ]
-        if len(runs) > 1:
+        elif len(runs) == 1:
+            axes.legend(frameon=False, fontsize=9, loc="best")
+        else:  # a column's dash and a run's colour, not each of their pairs
+            columns = [line for line in lines if line.colour == 0]
+            names = [line.name.removeprefix(f"{next(iter(runs))}: ") for line in columns]
+            dashes = [DASHES[line.dash % len(DASHES)] for line in columns]
+            handles = [Line2D([], [], color=INK, linestyle=d, label=n) for d, n in zip(dashes, names, strict=True)]
             handles += [Line2D([], [], color=_colour(run), linewidth=4, label=name) for run, name in enumerate(runs)]
-        axes.legend(handles=handles, frameon=False, fontsize=9, loc="best")
+            axes.legend(handles=handles, frameon=False, fontsize=9, loc="best")
     return figure
 
 
 def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: str = "cost") -> Figure:
     """Cost against size on log-log axes, with the power over the last factor of four of each series in the legend.
 
-    Args:
-        measured: by series, sizes and costs, each (n,), all positive.
-        x: what the size is, with its unit.
-        y: what the cost is, with its unit.
+    ``measured``: by series, sizes and costs, each (n,), all positive; ``x`` and ``y`` say what they are, with the unit.
     """
     if not measured:
         refuse("measured", "at least one series", "none")
-    figure, (axes,) = _figure(5.2, 3.8)
+    figure, (axes,) = new_figure(5.2, 3.8)
     for index, (name, (sizes, costs)) in enumerate(measured.items()):
         sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
         if sizes.ndim != 1 or sizes.shape != costs.shape or len(sizes) == 0:
             refuse(name, "as many sizes as costs", f"the shapes {sizes.shape} and {costs.shape}")
         if not (np.isfinite(sizes) & np.isfinite(costs) & (sizes > 0) & (costs > 0)).all():
-            refuse(name, "positive finite sizes and costs", "others")
+            refuse(name, "positive finite sizes and costs", "zero, negative or infinite ones")
         colour, text = _colour(index), name
         if len(np.unique(sizes)) > 1:
             power, constant = fitted_power(sizes, costs)
@@ -196,16 +212,17 @@ def fitted_power(sizes: Any, costs: Any) -> tuple[float, float]:
     return float(power), float(np.exp(intercept))
 
 
-def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches with panels side by side, in the style of all charts."""
     figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09)  # type: ignore[union-attr, call-arg]
     axes = [figure.add_subplot(1, panels, panel + 1) for panel in range(panels)]
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
-        one.spines[["left", "bottom"]].set_color("#888888")
+        one.spines[["left", "bottom"]].set_color(SPINE)
         one.tick_params(colors=INK, labelsize=10)
-        one.grid(axis="y", color="#dddddd", linewidth=0.8)
+        one.grid(axis="y", color=GRID, linewidth=0.8)
         one.set_axisbelow(True)
     return figure, axes
 
@@ -217,7 +234,3 @@ def _name(axes: Axes, x: str, y: str) -> None:
 
 def _colour(index: int) -> str:
     return LINES[index % len(LINES)]
-
-
-def _dash(index: int) -> str:
-    return DASHES[index // len(LINES) % len(DASHES)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from neural_em.errors import refuse, unknown
+from neural_em.errors import NeuralEMError, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.report.animation import save_animation
 from neural_em.report.figures import (
@@ -45,21 +46,13 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Subject:
-    """What figures are about.
+    """What figures are about."""
 
-    Attributes:
-        evaluator: has the device and the data.
-        runs: trained runs.
-        evaluation: on what data they are shown.
-        picks: ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure.
-        size: sequences to score where nobody did before; ``None`` for the whole split.
-    """
-
-    evaluator: Evaluator
-    runs: Sequence[TrainedRun]
-    evaluation: Evaluation
-    picks: Sequence[str] = ()
-    size: int | None = ENOUGH
+    evaluator: Evaluator  # has the device and the data
+    runs: Sequence[TrainedRun]  # trained runs
+    evaluation: Evaluation  # on what data they are shown
+    picks: Sequence[str] = ()  # ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure
+    size: int | None = ENOUGH  # sequences to score where nobody did before; ``None`` for the whole split
 
     def chosen(self, run: TrainedRun, usual: Sequence[str]) -> dict[str, int]:
         """The sequences to show of a run."""
@@ -115,50 +108,49 @@ def save_as(drawing: Drawing, path: Path) -> Path:
     if kind not in ANIMATIONS:
         unknown(f"{path}: format", kind, (*FORMATS, *ANIMATIONS))
     if drawing.sequence is None:
-        refuse(f"{path}", f"{' or '.join(FORMATS)}, as {drawing.name} shows no sequence", kind)
+        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(FORMATS)}")
     return save_animation(drawing.sequence, path)
 
 
+def _over_time(
+    subject: Subject, name: str, figure: Callable[[SequenceReport], Figure], shown: Subject
+) -> list[Drawing]:
+    """A drawing of each sequence that is shown of each run."""
+    return [
+        Drawing(subject.named(name, run, report.label), figure(report), report)
+        for run in subject.runs
+        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",)))
+    ]
+
+
 def _sequence(subject: Subject) -> list[Drawing]:
-    drawings = []
-    for run in subject.runs:
-        chosen = subject.chosen(run, ("typical",))
-        for report in sequences(subject.evaluator, run, subject.evaluation, chosen):
-            figure = sequence_figure(report, _columns(report.steps))
-            drawings.append(Drawing(subject.named("sequence", run, report.label), figure, report))
-    return drawings
+    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)), subject)
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
-    drawings = []
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    for run in subject.runs:
-        for report in sequences(subject.evaluator, run, ahead.evaluation, ahead.chosen(run, ("typical",))):
-            figure = rollout_figure(report, _last_columns(report))
-            drawings.append(Drawing(subject.named("rollout", run, report.label), figure, report))
-    return drawings
+    return _over_time(subject, "rollout", lambda report: rollout_figure(report, _last_columns(report)), ahead)
 
 
 def _attention(subject: Subject) -> list[Drawing]:
-    drawings = []
     for run in subject.runs:
-        model, components = run.experiment.model, subject.evaluation.config(run).components
-        m_step = getattr(model, "m_step", model.kind)
-        if not (m_step == "relational" and getattr(model, "attention", False) and components > 1):
-            expected = "two or more components that see each other (model.m_step=relational, model.attention=true)"
-            refuse(f"{run.name}", expected, f"{components} with model.m_step={m_step}")
-        for report in sequences(subject.evaluator, run, subject.evaluation, subject.chosen(run, ("typical",))):
-            columns = _last_columns(report) if report.rollout else _columns(report.steps)
-            drawings.append(
-                Drawing(subject.named("attention", run, report.label), attention_figure(report, columns), report)
+        model: Any = run.experiment.model
+        relational = getattr(model, "m_step", "") == "relational" and model.attention
+        if not relational or subject.evaluation.config(run).components == 1:
+            raise NeuralEMError(
+                f"{run.name}: attention is between two or more components of a model with model.m_step=relational and "
+                "model.attention=true"
             )
-    return drawings
+
+    def figure(report: SequenceReport) -> Figure:
+        return attention_figure(report, _last_columns(report) if report.rollout else _columns(1, report.steps))
+
+    return _over_time(subject, "attention", figure, subject)
 
 
 def _last_columns(report: SequenceReport) -> list[int]:
     """The steps without input and some before them."""
-    first = max(1, report.steps - report.rollout - BEFORE + 1)
-    return _whole(np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1)))
+    return _columns(max(1, report.steps - report.rollout - BEFORE + 1), report.steps)
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -178,8 +170,11 @@ def _groupings(reports: Sequence[SequenceReport]) -> Figure:
     images = np.stack([report.frames[-1] for report in reports])
     gamma = np.stack([report.gamma for report in reports], axis=1)  # (T,B,K,H,W)
     groups = [report.groups[-1] for report in reports if report.groups is not None]
-    names = [_scored(report) for report in reports]
-    return static_figure(images, gamma, np.stack(groups) if groups else None, names, _few(len(gamma)))
+    names = [report.label.removeprefix("sequence ") for report in reports]
+    scored = zip(names, (report.score for report in reports), strict=True)
+    names = [name if score is None else f"{name}: AMI {score:.2f}" for name, score in scored]
+    few = None if len(gamma) <= 15 else _whole(np.geomspace(1, len(gamma), 12))  # the first steps change most
+    return static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
 
 
 def _curve(subject: Subject) -> list[Drawing]:
@@ -190,7 +185,7 @@ def _curve(subject: Subject) -> list[Drawing]:
     for run in subject.runs:
         result = scores(subject.evaluator, run, evaluation, subject.size)
         if not result.has_groups:
-            refuse(f"{run.name}", "true groups (--masks), which a curve of scores needs", "none")
+            raise NeuralEMError(f"{run.name}: a curve of scores needs true groups; give them with --masks")
         curves[run.name] = step_curve(result.curves["ami_max"])
     trained = {trained_steps(run) for run in subject.runs}
     return [Drawing(subject.named("curve"), score_curve(curves, trained.pop() if len(trained) == 1 else None))]
@@ -202,7 +197,7 @@ def _bce(subject: Subject) -> list[Drawing]:
         objects = getattr(subject.evaluation.data_config(run), "objects", None)
         components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
-            refuse(f"{run.name}", "a run on generated shapes, for errors by number of objects", "another one")
+            raise NeuralEMError(f"{run.name}: errors by number of objects need a run on generated shapes")
         result = scores(subject.evaluator, run, subject.evaluation, subject.size)
         error = result.last_step["upper_bound"].mean
         if error is not None:
@@ -225,23 +220,13 @@ def bce_bars(cells: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
 def _learning(subject: Subject) -> list[Drawing]:
     for run in subject.runs:
         if not run.metrics:
-            refuse(f"{run.name}", "a run folder with its metrics.csv", "none")
+            raise NeuralEMError(f"{run.name}: learning curves need a run folder with metrics.csv")
     return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
 
 
-def _scored(report: SequenceReport) -> str:
-    name = report.label.removeprefix("sequence ")
-    return name if report.score is None else f"{name}: AMI {report.score:.2f}"
-
-
-def _columns(steps: int) -> list[int] | None:
+def _columns(first: int, last: int) -> list[int]:
     """Which steps to show side by side, counted from 1: all, or evenly spaced ones."""
-    return None if steps <= MOST_COLUMNS else _whole(np.linspace(1, steps, MOST_COLUMNS))
-
-
-def _few(steps: int) -> list[int] | None:
-    """Which steps of a static image to show: the first ones change most."""
-    return None if steps <= 15 else _whole(np.geomspace(1, steps, 12))
+    return _whole(np.linspace(first, last, min(MOST_COLUMNS, last - first + 1)))
 
 
 def _whole(numbers: NDArray[np.float64]) -> list[int]:

@@ -31,13 +31,9 @@ CURVES = ("ami_max", "ari", "upper_bound")
 
 
 def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, size: int | None = ENOUGH) -> Result:
-    """The run's scores: those of an earlier evaluation of the whole split, or of some sequences, kept for next time.
+    """The run's scores: from an earlier evaluation of the whole split, or of ``size`` sequences, kept for next time.
 
-    Args:
-        evaluator: evaluates what is missing.
-        run: the run.
-        evaluation: on what; its own size is taken where it has one.
-        size: sequences to score if nobody did before; ``None`` for the whole split.
+    The evaluation's own size is taken where it has one; ``size`` None is the whole split.
     """
     found = stored(run, evaluation)
     if found is None and evaluation.size is None and size is not None and size < _most(run, evaluation):
@@ -68,14 +64,7 @@ def choose(picks: Sequence[str | int], results: Sequence[Result]) -> dict[str, i
 def sequences(
     evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, chosen: Mapping[str, int]
 ) -> list[SequenceReport]:
-    """What the model makes of some sequences, from the very start that an evaluation scores.
-
-    Args:
-        evaluator: has the device.
-        run: the run.
-        evaluation: on what data, with how many components and steps.
-        chosen: indices of the sequences, by label.
-    """
+    """What the model makes of sequences, given by label and index, from the very start that an evaluation scores."""
     last, most = max(chosen.values()), _most(run, evaluation)
     if last < most:
         evaluation = replace(evaluation, size=last + 1)  # no more than has to be made
@@ -144,13 +133,10 @@ def step_curve(curve: Curve) -> StepCurve:
 
 def trained_steps(run: TrainedRun) -> int | None:
     """How many EM steps the model was trained for, where that is known."""
-    if not run.data_known:
-        return None
-    experiment = run.experiment
-    frames = experiment.data.frames
-    return experiment.training.steps or (
-        experiment.model.steps if frames == 1 else None if frames is None else frames - 1
-    )
+    experiment, frames = run.experiment, run.experiment.data.frames
+    if not run.data_known or experiment.training.steps:
+        return experiment.training.steps if run.data_known else None
+    return experiment.model.steps if frames == 1 else frames and frames - 1
 
 
 def _most(run: TrainedRun, evaluation: Evaluation) -> int:

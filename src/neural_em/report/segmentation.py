@@ -6,6 +6,8 @@ import csv
 import json
 import math
 import os
+import shutil
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from neural_em.errors import refuse
-from neural_em.report.animation import EDGE, TARGET, side_by_side
-from neural_em.report.archive import Archive
-from neural_em.report.colours import Pixels, blend, palette
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.report.animation import animation_frames
+from neural_em.report.colours import Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
-from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
+from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.segment import SCORES, Segmented
 from neural_em.storage.folders import new_folder
 
@@ -34,17 +35,11 @@ FPS = 10.0  # where the clip does not say
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: the folder.
-        files: the name of each part, by what it is.
-        summary: as in ``segmentation.json``.
-    """
-
-    path: Path
-    files: Mapping[str, str]
-    summary: Mapping[str, Any]
+    path: Path  # the folder
+    files: Mapping[str, str]  # the name of each part, by what it is
+    summary: Mapping[str, Any]  # as in ``segmentation.json``
 
 
 def write_segmentation(
@@ -99,7 +94,7 @@ class _Writer:
         rows: dict[str, NDArray[Any]] = {name: array.float().cpu().numpy() for name, array in arrays.items()}
         self.archive.add(frames=segmented.x, **rows, loss=np.asarray(loss, np.float64))
         if segmented.name in self.names:
-            refuse(f"frame {segmented.name}", "names that differ", "two of them")
+            raise NeuralEMError(f"frame {segmented.name}: two frames have this name; rename one")
         self.names.add(segmented.name)
         _label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
         self.losses.append(loss)
@@ -124,7 +119,8 @@ class _Writer:
         if self._first is None:
             self.size = (segmented.frame.shape[0], segmented.frame.shape[1])
         over = overlay(segmented.frame, segmented.labels, self.size, LARGEST_SIDE[self.movie])
-        pictures = over, _components(segmented.x, rows["gamma"], rows["psi"], len(self.losses))
+        seen = SequenceReport("", segmented.x[None], rows["gamma"][None], rows["psi"][None])
+        pictures = over, animation_frames(seen, first=len(self.losses))[0]
         if self._first is None:
             self._first = pictures
             return
@@ -165,18 +161,14 @@ class _Writer:
 
 
 def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int], largest: int) -> Pixels:
-    """The frame (H,W,C) with its labels (H,W) in colour over it, for the screen.
+    """The frame (H,W,C), uint8 or in [0, 1], with its labels (H,W) in colour over it, for the screen; 0 stays as it is.
 
-    Args:
-        frame: uint8, or float in [0, 1].
-        labels: 0 is left as it is.
-        size: rows and columns of the first frame, which all pictures get the shape of.
-        largest: pixels of the longer side, at most; small frames are enlarged by a whole number.
+    All pictures get the shape of the first frame, ``size``: enlarged by a whole number, or at most ``largest``
+    pixels long.
     """
     pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
     rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    colours = np.concatenate([np.zeros((1, 3), np.uint8), palette(int(labels.max()))])[labels]
-    mixed = rgb * (1 - STRENGTH) + colours * STRENGTH
+    mixed = rgb * (1 - STRENGTH) + colour_groups(labels) * STRENGTH
     picture: Pixels = np.where(labels[..., None] > 0, np.rint(mixed), rgb).astype(np.uint8)
     factor = magnification_for(max(size), max(SMALLEST_SIDE, max(size)))
     height, width = size[0] * factor, size[1] * factor
@@ -188,19 +180,54 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
 
 
-def _components(x: NDArray[Any], gamma: NDArray[Any], psi: NDArray[Any], number: int) -> Pixels:
-    """What the model saw, the assignment and each component's prediction in a row."""
-    sequence = SequenceReport("", x[None], gamma[None], psi[None])
-    factor = magnification_for(max(x.shape[1:]), TARGET)
-    panels = [framed(magnify(rgb, factor), EDGE) for rgb in (sequence.frames_rgb()["input"][0], blend(gamma))]
-    shown, colours = sequence.component_rgb()[0], palette(len(gamma))
-    panels += [framed(magnify(shown[k], factor), colours[k]) for k in range(len(gamma))]
-    names = [f"input {number}", "assignment", *(f"component {k + 1}" for k in range(len(gamma)))]
-    return side_by_side(panels, names)
-
-
 def _label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
     """Labels (H,W) as an image whose values are the labels, shown in the components' colours."""
     image = Image.fromarray(labels, "P")
     image.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), palette(components)]).tobytes())
     return image
+
+
+class Archive:
+    """Writes rows as they come; :meth:`close` makes the ``.npz`` file of them. The rows wait beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._arrays: dict[str, _Growing] = {}
+
+    def add(self, **rows: NDArray[Any]) -> None:
+        """Adds one row to each of the arrays named; all rows of an array have one shape and type."""
+        for name, row in rows.items():
+            if name not in self._arrays:
+                self._arrays[name] = _Growing(self.path.with_name(f".{self.path.stem}.{name}.rows"), row)
+            self._arrays[name].add(name, row)
+
+    def close(self) -> None:
+        """Puts the arrays together; only a block of each is in memory at a time."""
+        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, array in self._arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    array.pour(entry)
+        self._arrays.clear()
+
+
+class _Growing:
+    """Rows of one shape in a file."""
+
+    def __init__(self, path: Path, first: NDArray[Any]) -> None:
+        self.path, self.shape, self.dtype, self.count = path, first.shape, first.dtype, 0
+        self._file = open(path, "wb")  # noqa: SIM115 (open as long as rows come)
+
+    def add(self, name: str, row: NDArray[Any]) -> None:
+        if row.shape != self.shape or row.dtype != self.dtype:
+            refuse(f"row of {name}", f"{self.dtype} of shape {self.shape}", f"{row.dtype} of shape {row.shape}")
+        self._file.write(np.ascontiguousarray(row).tobytes())
+        self.count += 1
+
+    def pour(self, entry: Any) -> None:
+        """Writes all rows, a block at a time, and removes their file."""
+        self._file.close()
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(entry, {**header, "shape": (self.count, *self.shape)})
+        with open(self.path, "rb") as rows:
+            shutil.copyfileobj(rows, entry, 1 << 20)
+        self.path.unlink()

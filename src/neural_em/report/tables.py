@@ -12,6 +12,7 @@ import numpy as np
 from neural_em.errors import refuse
 
 MISSING = "–"
+_NUMERIC = re.compile(rf"{MISSING}$|[-+]?[\d.]+(e[-+]?\d+)?\b")
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -36,18 +37,16 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], digits:
         if len(row) != len(header):
             refuse("row of a table", f"{len(header)} cells", f"{len(row)}: {row}")
     cells = [[_escape(number(cell, digits)) for cell in row] for row in rows]
-    names = [_escape(name) for name in header]
-    right = [bool(cells) and all(_numeric(line[column]) for line in cells) for column in range(len(names))]
-    widths = [max([3, len(names[i]), *(len(line[i]) for line in cells)]) for i in range(len(names))]
-    lines = [names, *cells]
-    texts = [
-        "| "
-        + " | ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
-        + " |"
-        for line in lines
-    ]
-    rule = "| " + " | ".join("-" * (w - 1) + ":" if r else "-" * w for w, r in zip(widths, right, strict=True)) + " |"
-    return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
+    lines = [[_escape(name) for name in header], *cells]
+    columns = [[line[column] for line in lines] for column in range(len(header))]
+    right = [bool(rows) and all(_NUMERIC.match(cell) for cell in column[1:]) for column in columns]
+    widths = [max(3, *map(len, column)) for column in columns]
+    rule = ["-" * (width - 1) + ":" if end else "-" * width for width, end in zip(widths, right, strict=True)]
+    texts = (
+        " | ".join(c.rjust(w) if end else c.ljust(w) for c, w, end in zip(line, widths, right, strict=True))
+        for line in (lines[0], rule, *cells)
+    )
+    return "".join(f"| {text} |\n" for text in texts)
 
 
 def _escape(text: str) -> str:

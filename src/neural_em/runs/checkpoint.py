@@ -22,6 +22,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import read_json
+from neural_em.storage.folders import told
 from neural_em.training.state import Progress, Snapshot
 
 FORMAT = "neural-em-checkpoint-1"
@@ -51,17 +52,22 @@ def write(folder: Path, name: str, snapshot: Snapshot) -> Path:
     index = {key: {"shape": list(each.shape), "pieces": [_TENSORS]} for key, each in snapshot.tensors.items()}
     state = {"format": FORMAT, "progress": configs.to_dict(snapshot.progress), "tensors": index}
     try:
-        _remove(partial)
-        partial.mkdir(parents=True)
-        _write(partial / _TENSORS, to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()}))
-        _write(partial / _STATE, json.dumps(state, allow_nan=False).encode())
-        _sync_folder(partial)
-        _remove(target)  # one that is there already was found broken
-        os.rename(partial, target)
-        _sync_folder(folder)
-    except OSError as error:
+        with told(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            tensors = to_bytes({f"{key}/0": each.flatten() for key, each in snapshot.tensors.items()})
+            for file, data in ((_TENSORS, tensors), (_STATE, json.dumps(state, allow_nan=False).encode())):
+                with open(partial / file, "wb") as opened:
+                    opened.write(data)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+            _sync_folder(partial)
+            if target.exists():  # it was found broken
+                shutil.rmtree(target)
+            os.rename(partial, target)
+            _sync_folder(folder)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise NeuralEMError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target
 
 
@@ -140,21 +146,9 @@ def read_file(path: Path) -> dict[str, Tensor]:
         raise NeuralEMError(f"{path}: cannot be read: {error}") from None
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)

@@ -11,7 +11,8 @@ from typing import Any
 from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError
-from neural_em.evaluation import Aggregate, Result, read_json, write_csv, write_json, write_sequences_csv
+from neural_em.evaluation.results import Result, read_json, write_csv, write_json, write_sequences_csv
+from neural_em.evaluation.summary import Aggregate
 from neural_em.files import make, write_table, write_whole
 
 EVALUATIONS = "evaluations"  # sub-folder of a run folder

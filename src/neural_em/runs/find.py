@@ -15,47 +15,32 @@ from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import checksum, from_home
-from neural_em.model import Model, build
+from neural_em.model import Model
 from neural_em.presets import Experiment
 from neural_em.presets import preset as preset_named
-from neural_em.runs import checkpoint
 from neural_em.runs.fit import FitConfig
-from neural_em.runs.folder import BEST, CHECKPOINTS, CONFIG, FOLDERS, LAST, RunFolder, sub_folders
+from neural_em.runs.folder import BEST, CONFIG, FOLDERS, LAST, sub_folders
 from neural_em.runs.record import Record, Start, read_metrics, read_starts
 from neural_em.storage import load
 from neural_em.storage.folders import refuse_links
 from neural_em.storage.pretrained import Card, find_model
-from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress
 
 WEIGHTS = {"best": BEST, "last": LAST}
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model and what is known of its making.
+    """A trained model and what is known of its making."""
 
-    Attributes:
-        name: what to call it.
-        experiment: its settings; those of the last stage, where there were stages.
-        load: gives the model on a device.
-        data_known: whether the experiment's data are those it was trained on; else they have to be named.
-        folder: its run folder, where it has one.
-        weights: its weight file, where it has one.
-        which: ``best`` or ``last``: which epoch's weights these are.
-        notes: what a reader of its scores has to know.
-    """
-
-    name: str
-    experiment: Experiment
-    load: Callable[[torch.device | str], Model]
-    data_known: bool = True
-    folder: Path | None = None
-    weights: Path | None = None
-    which: str = "best"
-    notes: tuple[str, ...] = ()
+    name: str  # what to call it
+    experiment: Experiment  # its settings; those of the last stage, where there were stages
+    load: Callable[[torch.device | str], Model]  # gives the model on a device
+    data_known: bool = True  # whether the experiment's data are those it was trained on; else they have to be named
+    folder: Path | None = None  # its run folder, where it has one
+    weights: Path | None = None  # its weight file, where it has one
+    which: str = "best"  # ``best`` or ``last``: which epoch's weights these are
+    notes: tuple[str, ...] = ()  # what a reader of its scores has to know
 
     @property
     def record(self) -> Record:
@@ -136,40 +121,6 @@ def read_experiment(folder: Path) -> tuple[Experiment, bool]:
         raise NeuralEMError(f"{path}: {text}{version}") from None
 
 
-def finished_run(
-    folder: RunFolder | None, experiment: Experiment, device: torch.device, name: str = "", sealed: bool = False
-) -> Outcome | None:
-    """The outcome of a run that was finished before, read without its data; None where there is something left to do.
-
-    Args:
-        folder: opened, in the first process.
-        experiment: how long to train.
-        device: where to put the model.
-        name: of the run, among those trained together.
-        sealed: somebody builds on the result already: it is finished even where the experiment would train longer.
-    """
-
-    def look() -> list[Any] | None:
-        path = Path() if folder is None else folder.path
-        record, found = Record.read(path), checkpoint.found(path / CHECKPOINTS)
-        if not record.finished or not found:  # the summary is the last file a run writes
-            return None
-        try:
-            progress = checkpoint.read_progress(found[0])
-        except NeuralEMError:
-            return None
-        stopped = progress.settled(experiment.training) or (record.stopped if sealed else None)
-        return None if stopped is None else [stopped, configs.to_dict(progress)]
-
-    found = distributed.from_first(look, device)
-    if found is None:
-        return None
-    model = build(experiment.model) if folder is None else load(folder.path / BEST)
-    model.load_state_dict(distributed.tensors_from_first(model.state_dict(), device))
-    path = None if folder is None else folder.path
-    return Outcome(name, model.to(device), found[0], configs.from_dict(Progress, found[1]), path)
-
-
 def _add_folder(found: Found, path: Path, which: str, preset: str | None) -> None:
     """The run of a folder, or those of its seeds; one seed without weights does not hold up the others."""
     seeds = sub_folders(path, "seed-")
@@ -199,7 +150,7 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
             notes.append(f"only {done[-1].name} of {stages} has begun, its weights are used")
         experiment = experiment.stage(stages - 1)
     if not file.is_file():
-        refuse(f"{path}", f"a run with {WEIGHTS[which]}, which its first epoch leaves", _without_weights(record))
+        refuse(f"{path}", f"{WEIGHTS[which]}, which the first epoch writes", _without_weights(record))
     notes += [text for text in (_exchanged(file, path), record.shortfall) if text]
     run = TrainedRun(
         path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)

@@ -18,7 +18,7 @@ from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.loop import Callback
-from neural_em.training.outcome import Outcome
+from neural_em.training.state import Outcome
 from neural_em.training.stop import Stop
 from neural_em.training.turns import outcomes, take_turns
 

@@ -17,7 +17,7 @@ import torch
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import write_whole
-from neural_em.storage.folders import refuse_links
+from neural_em.storage.folders import refuse_links, told
 from neural_em.training import distributed
 from neural_em.training.config import CHANGEABLE
 
@@ -30,23 +30,18 @@ _PARTS = ("seed-", "stage-")  # sub-folders of a run that consists of runs
 
 
 class RunFolder:
-    """An opened run folder; nobody else can open it until it is closed.
+    """An opened run folder, made where there is none; nobody else can open it until it is closed.
 
-    Args:
-        path: the folder; made where it does not exist.
-        config: the whole config of the run, written into the folder.
-        parts: whether the run consists of runs in sub-folders, one for each seed or stage.
+    The whole config is written into it. ``parts``: the run consists of runs in sub-folders, one for each seed or stage.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: Any, parts: bool = False) -> None:
         self.path = Path(path)
         self._lock: TextIO | None = None
         self._check_kind(parts)
-        try:
+        with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
-        except OSError as error:
-            raise NeuralEMError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         try:
             self._clear()
             if has_begun(self.path):
@@ -58,11 +53,9 @@ class RunFolder:
 
     def log(self, line: str) -> None:
         """Adds a line to the log."""
-        try:
-            with open(self.path / LOG, "a", encoding="utf-8", opener=_no_link) as file:
-                file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}\n")
-        except OSError as error:
-            raise NeuralEMError(f"{self.path / LOG}: cannot be written: {error.strerror or error}") from None
+        path = self.path / LOG
+        with told(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
+            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}\n")
 
     def close(self) -> None:
         """Lets others open the folder."""
@@ -76,10 +69,8 @@ class RunFolder:
             return
         if not self.path.is_dir():
             refuse(f"{self.path}", "a folder", "a file")
-        try:
+        with told(self.path, "read"):
             names = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
-        except OSError as error:
-            raise NeuralEMError(f"{self.path}: cannot be read: {error.strerror}") from None
         if not names:
             return
         refuse_links(self.path, (*FOLDERS, *(name for name in names if name.startswith(_PARTS))))
@@ -108,7 +99,7 @@ class RunFolder:
             return
         except BlockingIOError:
             self.close()
-            refuse(f"{self.path}", "a run folder that no other process uses", "one that is being trained in")
+            raise NeuralEMError(f"{self.path}: another process is training in this run folder") from None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse, show
 from neural_em.files import read_json, write_table, write_whole
 from neural_em.runs.folder import ENVIRONMENT, METRICS, SUMMARY, sub_folders
-from neural_em.training.outcome import warnings
 from neural_em.training.state import SETTLED, Progress, Row
 
 _MAX_BYTES = 1 << 26  # of a file
@@ -25,55 +24,36 @@ _NUMBERS = set(_COLUMNS) - {"binding", "best"}
 
 @dataclass(frozen=True)
 class Ended:
-    """How the training of a run ended.
+    """How the training of a run ended."""
 
-    Attributes:
-        finished: whether nothing is left to do.
-        stopped: why it stopped; None while it runs, or where it was killed.
-        problem: what made it impossible to go on.
-        epochs: how many it has done; None where nobody wrote it down.
-        best_epoch: the one whose weights are the result.
-        seconds: time spent, over all interruptions.
-        warnings: what a user should know before trusting the result.
-    """
-
-    finished: bool = False
-    stopped: str | None = None
-    problem: str | None = None
-    epochs: int | None = None
-    best_epoch: int | None = None
-    seconds: float | None = None
-    warnings: tuple[str, ...] = ()
+    finished: bool = False  # whether nothing is left to do
+    stopped: str | None = None  # why it stopped; None while it runs, or where it was killed
+    problem: str | None = None  # what made it impossible to go on
+    epochs: int | None = None  # how many it has done; None where nobody wrote it down
+    best_epoch: int | None = None  # the one whose weights are the result
+    seconds: float | None = None  # time spent, over all interruptions
+    warnings: tuple[str, ...] = ()  # what a user should know before trusting the result
 
     @property
     def shortfall(self) -> str:
         """What to say of a run that is not finished; empty for one that is, or of which nothing is known."""
         if self.finished or self == type(self)():
             return ""
-        return f"training is not finished: {self.stopped or 'still going on, or killed'} after {self.epochs} epochs"
+        return f"training is not finished: {self.stopped or 'still running, or killed'} after {self.epochs} epochs"
 
 
 @dataclass(frozen=True)
 class Record(Ended):
-    """The outcome of a run, as ``summary.json`` holds it.
+    """The outcome of a run, as ``summary.json`` holds it."""
 
-    Attributes:
-        best: the best epoch in numbers.
-        last: the last one.
-        seconds_per_epoch: on average.
-        sha256: of the weight files, so that others put in their place are noticed.
-        stages: the outcome of each stage, by the name of its folder.
-        seeds: of a folder of several seeds, how many there are to be.
-        runs: the outcome of each seed, by the name of its folder.
-    """
-
-    best: Row | None = None
-    last: Row | None = None
-    seconds_per_epoch: float | None = None
+    best: Row | None = None  # the best epoch in numbers
+    last: Row | None = None  # the last one
+    seconds_per_epoch: float | None = None  # on average
+    # of the weight files, so that others put in their place are noticed
     sha256: dict[str, str] = field(default_factory=dict)
-    stages: dict[str, Record] = field(default_factory=dict)
-    seeds: int | None = None
-    runs: dict[str, Record] = field(default_factory=dict)
+    stages: dict[str, Record] = field(default_factory=dict)  # the outcome of each stage, by the name of its folder
+    seeds: int | None = None  # of a folder of several seeds, how many there are to be
+    runs: dict[str, Record] = field(default_factory=dict)  # the outcome of each seed, by the name of its folder
 
     @classmethod
     def of(cls, progress: Progress, stopped: str | None, problem: str | None = None) -> Record:
@@ -81,7 +61,7 @@ class Record(Ended):
         seconds, epochs = progress.seconds, progress.epoch
         return cls(
             stopped in SETTLED, stopped, problem, epochs, progress.best_epoch or None, round(seconds, 3),
-            tuple(warnings(progress)), progress.best_row, progress.rows[-1] if progress.rows else None,
+            progress.warnings, progress.best_row, progress.rows[-1] if progress.rows else None,
             round(seconds / epochs, 3) if epochs else None,
         )  # fmt: skip
 
@@ -177,7 +157,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
     for line, row in rows:
         where = f"{path}: line {line}"
         if None in row or None in row.values():
-            refuse(where, "as many cells as the first line has", "others")
+            refuse(where, "as many cells as the first line has", "another number")
         for name, cell in row.items():
             if name in _NUMBERS and cell != "" and not _is_number(cell):
                 refuse(f"{where}: {name}", "a finite number", show(cell))

@@ -6,6 +6,7 @@ where a kill came between. The writing is done by a second thread, one task afte
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
@@ -16,22 +17,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save as to_bytes
 
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError
 from neural_em.files import checksum, write_whole
 from neural_em.model import BaseConfig, Model
 from neural_em.runs import checkpoint, environment
-from neural_em.runs.events import Events
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
 from neural_em.storage import weights as stored
+from neural_em.storage.folders import told
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.display import line
 from neural_em.training.loop import Callback, Run
-from neural_em.training.outcome import NOT_A_NUMBER
-from neural_em.training.state import Progress, Snapshot
+from neural_em.training.state import NOT_A_NUMBER, Progress, Snapshot
 from neural_em.training.stop import Stop
 from neural_em.training.turns import Steps
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from neural_em.data import Dataset
 
 
+EVENTS = "tensorboard"
+NO_EVENTS = "no TensorBoard events are written: tensorboard is not installed (pip install neural-em[tensorboard])"
+
+
 class Writer:
     """The listener that keeps a run. What it is given, it may keep: tensors are copies on the CPU.
 
-    Args:
-        folder: opened for this process.
-        model: what the weights are for.
-        config: how often to write, and what the weight files say of their making.
-        optimizer: whether to keep Adam's memory of the best epoch beside its weights.
+    ``optimizer``: whether to keep Adam's memory of the best epoch beside its weights.
     """
 
     def __init__(self, folder: RunFolder, model: BaseConfig, config: TrainingConfig, optimizer: bool = False) -> None:
         self.path, self.folder, self.model, self.config, self.optimizer = folder.path, folder, model, config, optimizer
         self.note = ""  # for whoever looks on
-        self._events: Events | None = None
+        self._events: Any = None  # TensorBoard's writer
         self._newest: Path | None = None  # the checkpoint this process read or wrote last
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._pending: Future[None] | None = None
@@ -62,17 +62,26 @@ class Writer:
         """What to go on from; None for a new run. Puts right what a kill left undone."""
         found = checkpoint.newest(self.path / CHECKPOINTS)
         if found is None and (self.path / BEST).exists():  # a checkpoint is written before it: it was lost
-            have = f"a checkpoint, since the run has its {BEST}"
-            refuse(f"{self.path / CHECKPOINTS}", have, "none; choose another --run")
+            raise NeuralEMError(f"{self.path / CHECKPOINTS}: this run's checkpoints are missing; choose another --run")
         add_start(self.path, environment.describe(device, devices.resolve(self.config.precision, device)))
         self._newest, snapshot = found or (None, None)
         if snapshot is not None and snapshot.progress.epoch and not snapshot.progress.step:
             self._write_epoch(snapshot, again=False)
         if snapshot is not None and snapshot.progress.best_epoch:
             snapshot = dataclasses.replace(snapshot, best=stored.read(self.path / BEST)[2])
-        epoch = 0 if snapshot is None else snapshot.progress.epoch
-        self._events, self.note = Events.open(self.path, epoch, self.config.tensorboard)
+        if self.config.tensorboard:
+            self._open_events(0 if snapshot is None else snapshot.progress.epoch)
         return snapshot
+
+    def _open_events(self, epoch: int) -> None:
+        """Begins TensorBoard's events, if it is installed; those that an earlier start wrote after the epoch go."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self.note = NO_EVENTS
+            return
+        with told(self.path / EVENTS):
+            self._events = SummaryWriter(str(self.path / EVENTS), purge_step=epoch + 1 if epoch else None)
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
         """Keeps what an event tells."""
@@ -96,7 +105,8 @@ class Writer:
         """Writes out what is still in memory and lets others have the folder."""
         self._thread.shutdown(wait=True)
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):  # what cannot be written any more was said before
+                self._events.close()
         self.folder.close()
 
     def _keep(self, state: Callable[[], Snapshot], steps: int, stopped: bool) -> None:
@@ -125,7 +135,12 @@ class Writer:
         self._write_checkpoint(snapshot, steps)
         self._write_epoch(snapshot, again=True)
         if self._events is not None:
-            self._events.add(snapshot.progress.rows[-1])
+            row = snapshot.progress.rows[-1]
+            with told("TensorBoard events"):
+                for name, value in dataclasses.asdict(row).items():
+                    if name not in ("epoch", "best") and isinstance(value, int | float):
+                        self._events.add_scalar(name, value, row.epoch)
+                self._events.flush()
 
     def _write_checkpoint(self, snapshot: Snapshot, steps: int) -> None:
         """Writes a checkpoint and removes the older ones."""
@@ -171,20 +186,10 @@ def train_in(
     stop: Stop, callbacks: Iterable[Callback], name: str = "", first: Snapshot | None = None, notes: Iterable[str] = (),
     keep_optimizer: bool = False,
 ) -> Steps:  # fmt: skip
-    """Trains a model from where its run stopped, and keeps the run in the folder.
+    """Trains a model on its device from where its run stopped, and keeps the run in the folder.
 
-    Args:
-        folder: opened, in the first process; None to leave nothing on disk.
-        model: on the device it is trained on.
-        data: the training samples.
-        validation: samples for early stopping and scores.
-        config: settings.
-        stop: asked after each step whether to stop.
-        callbacks: told what happens, after it was written.
-        name: of the run, among those trained together.
-        first: what a new run goes on from, in the first process; the model as it is, where not given.
-        notes: what to tell before it begins.
-        keep_optimizer: whether to leave Adam's memory of the best epoch for a next run.
+    The folder is opened in the first process, None leaves nothing on disk. Callbacks are told what happens after it was
+    written. A new run goes on from ``first``, or from the model as it is; ``notes`` are told before it begins.
     """
     writer = None if folder is None else Writer(folder, model.config, config, keep_optimizer)
     device = next(model.parameters()).device

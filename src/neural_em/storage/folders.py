@@ -19,12 +19,8 @@ def new_folder(
     """A temporary folder beside ``path`` that takes its place at the end, or goes on an error.
 
     There may be nothing yet, an empty folder, or an earlier result, which is replaced: a folder that holds all of
-    ``always`` and beside these nothing but ``sometimes``. Any other folder is refused and kept.
-
-    Args:
-        path: the folder.
-        always: the names of what every result holds; none where results are not to be replaced.
-        sometimes: the names of what a result may hold as well; ``*`` stands for any part of a name.
+    ``always`` and beside these nothing but ``sometimes``, where ``*`` stands for any part of a name. Any other
+    folder is refused and kept; without ``always`` results are not replaced.
     """
     target = Path(path)
     _check(target, always, sometimes)
@@ -49,6 +45,15 @@ def new_folder(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def told(path: object, verb: str = "written") -> Iterator[None]:
+    """Turns the system's refusal to read or write something into the project's error, in one line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a null character in a name
+        raise NeuralEMError(f"{path}: cannot be {verb}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """Refuses a folder in which one of these parts is a link: what is written there would lie somewhere else."""
     for name in names:
@@ -58,7 +63,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 
 def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
     """Refuses a folder with anything in it that is not of an earlier result."""
-    try:
+    with told(target):
         if not os.path.lexists(target):
             return
         if not target.is_dir():
@@ -66,8 +71,6 @@ def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> Non
             refuse(f"{target}", "the name of a folder to write", got)
         names = (*always, *sometimes) if all((target / name).exists() for name in always) else ()
         other = next((name for name, folder in _held(target) if not _known(name, folder, names)), None)
-    except (OSError, ValueError) as error:
-        raise NeuralEMError(f"{target}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     if other is not None:
         what = "a new or empty folder" + (", or an earlier result with nothing else in it" if always else "")
         refuse(f"{target}", what, f"one that holds {other}")

@@ -12,6 +12,7 @@ import torch
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import absolute, from_home
 from neural_em.model import BaseConfig, Model
+from neural_em.storage.folders import told
 from neural_em.storage.weights import load, read
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
@@ -22,20 +23,14 @@ _SCORES = {"ami_last": "AMI, last step", "ami_mean": "AMI, mean over steps", "ar
 
 @dataclass(frozen=True)
 class Card:
-    """What a weight file says of itself.
+    """What a weight file says of itself."""
 
-    Attributes:
-        name: of the shipped model, or the path of the file.
-        path: of the weight file.
-        config: of the model.
-        notes: what was written beside the weights. Of a shipped model: ``about`` (one line), ``command`` (what made
-            it), ``components`` (K in training), ``data`` (fields of a ``DataConfig``) and ``scores`` on data of that
-            kind: ``ami_last``, ``ami_mean``, ``ari_last`` (AMI normalised by the larger entropy).
-    """
-
-    name: str
-    path: Path
-    config: BaseConfig
+    name: str  # of the shipped model, or the path of the file
+    path: Path  # of the weight file
+    config: BaseConfig  # of the model
+    # what was written beside the weights. Of a shipped model: ``about`` (one line), ``command`` (what made it),
+    # ``components`` (K in training), ``data`` (fields of a ``DataConfig``) and ``scores`` on data of that kind:
+    # ``ami_last``, ``ami_mean``, ``ari_last`` (AMI normalised by the larger entropy)
     notes: dict[str, Any]
 
     @property
@@ -79,7 +74,7 @@ def shipped(name: str) -> Card:
     """The shipped model of that name."""
     names = sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
     if not names:
-        raise NeuralEMError(f"model {name!r}: expected a model shipped with the package, got none: it ships no models")
+        raise NeuralEMError(f"model {name!r}: this version of the package ships no models")
     if name not in names:
         unknown("model", name, names)
     return _card(name, FOLDER / f"{name}{_SUFFIX}")
@@ -97,10 +92,8 @@ def find_model(name: str | os.PathLike[str]) -> Card:
     if _is_shipped(name):
         return shipped(os.fspath(name))
     path = from_home(name)
-    try:
+    with told(name, "read"):
         there, folder = path.exists(), path.is_dir()
-    except (OSError, ValueError) as error:
-        raise NeuralEMError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if folder:
         if not (path / BEST).is_file():
             parts = sorted(part.parent.name for part in path.glob(f"*/{BEST}"))

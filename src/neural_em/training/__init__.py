@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from neural_em.training.config import TrainingConfig
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Row
+from neural_em.training.state import Outcome, Row
 
 if TYPE_CHECKING:
     from neural_em.runs.fit import fit

@@ -51,10 +51,7 @@ def dtype_of(precision: str) -> torch.dtype:
 def products(precision: str, device: torch.device, deterministic: bool = False) -> Iterator[None]:
     """Lets a GPU use TF32 for products and convolutions, or not, as long as the context lasts.
 
-    Args:
-        precision: of training or evaluation.
-        device: where it runs; nothing changes on a CPU.
-        deterministic: let it use only algorithms that give the same bits each time, and warn of what has none.
+    ``deterministic``: only algorithms that give the same bits each time, and a warning of what has none.
     """
     if device.type != "cuda":
         yield

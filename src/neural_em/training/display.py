@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,8 @@ _QUIET_SECONDS = 30.0  # inside a long epoch, a plain line is shown this often
 _REASONS = {
     PATIENCE: "no better {kind} loss for {patience} epochs",
     EPOCHS: "all epochs done",
-    OUT_OF_TIME: "the given minutes are over; the same command goes on",
-    INTERRUPTED: "interrupted; the same command goes on",
+    OUT_OF_TIME: "time limit reached; run the same command to resume",
+    INTERRUPTED: "interrupted; run the same command to resume",
 }
 
 
@@ -81,7 +82,8 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         yield (lambda event, info: None), (lambda text: None)
         return
     if not sys.stdout.isatty():
-        yield Plain(_print), _print
+        write = functools.partial(print, flush=True)
+        yield Plain(write), write
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -91,15 +93,11 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
-
-
 def _start(info: dict[str, Any]) -> str | None:
     if info["step"]:
-        return f"goes on in epoch {info['epoch'] + 1} after step {info['step']} of {info['steps']}"
+        return f"resumes in epoch {info['epoch'] + 1} after step {info['step']} of {info['steps']}"
     if info["epoch"]:
-        return f"goes on after epoch {info['epoch']}"
+        return f"resumes after epoch {info['epoch']}"
     return None
 
 

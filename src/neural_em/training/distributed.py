@@ -78,7 +78,7 @@ def peers_watched() -> Iterator[None]:
         if _number("WORLD_SIZE", 1) > 1 and any(word in str(error) for word in lost):
             raise NeuralEMError(
                 f"process {_number('RANK', 0)} of {_number('WORLD_SIZE', 1)}: another process of this job ended or "
-                "could not be reached; run the same command again to go on from the last checkpoint"
+                "could not be reached; run the same command again to resume from the last checkpoint"
             ) from error
         raise
 

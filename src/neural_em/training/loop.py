@@ -22,8 +22,7 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import Model
 from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
-from neural_em.training.outcome import Outcome
-from neural_em.training.state import Progress, Snapshot
+from neural_em.training.state import Outcome, Progress, Snapshot
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
 from neural_em.training.validation import BINDING_FAILURES, validate
@@ -38,23 +37,18 @@ _WATCHED = {"cpu": 1, "cuda": 32}  # steps between two looks at the losses; each
 class Run:
     """One model in training.
 
-    Args:
-        model: trained in place; on the device and of the type it is trained in.
-        data: the training samples, on that device.
-        validation: samples for early stopping and scores; without them the training loss decides.
-        config: settings.
-        start: what to go on from, in the first process; the model as it is, where not given.
-        stop: asked after each step whether to stop.
-        callbacks: called in the first process with an event and what is known of it:
+    The model is trained in place, on the device and of the type it has; the data are on that device. Without validation
+    samples the training loss decides. ``start`` is what to go on from, in the first process.
 
-            - ``start``: ``epoch`` and ``step`` that it goes on after;
-            - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
-            - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
-            - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
-            - ``warning``, ``note``: a ``text``;
-            - ``failed``: there is no number any more: ``problem``, and the ``progress`` until then;
-            - ``stop``: the ``outcome``.
-        name: of the run, among those trained together.
+    Callbacks are called in the first process with an event and what is known of it:
+
+    - ``start``: ``epoch`` and ``step`` that it goes on after;
+    - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
+    - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
+    - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
+    - ``warning``, ``note``: a ``text``;
+    - ``failed``: there is no number any more: ``problem``, and the ``progress`` until then;
+    - ``stop``: the ``outcome``.
     """
 
     def __init__(
@@ -79,9 +73,10 @@ class Run:
         """Trains from where the run stands until it is finished or stopped; yields after each step."""
         self._set_up()
         self.tell("start", step=self.progress.step, epoch=self.progress.epoch)
-        while self.stopped is None and self.progress.settled(self.config) is None:
+        epochs, patience = self.config.epochs, self.config.patience
+        while (settled := self.progress.settled(epochs, patience)) is None and self.stopped is None:
             yield from self._epoch()
-        return self._end()
+        return self._end(settled)
 
     def _epoch(self) -> Generator[None, None, None]:
         """The rest of the present epoch."""
@@ -145,15 +140,14 @@ class Run:
             self.best = state().weights
         self.tell("epoch", row=row, waited=progress.waited, seconds=progress.seconds, state=state)
 
-    def _end(self) -> Outcome:
+    def _end(self, settled: str | None) -> Outcome:
         """Leaves everything so that the run can go on, and the best weights in the model."""
-        stopped = self.stopped or self.progress.settled(self.config) or ""
         if self.stopped is not None:
             self.tell("state", state=self.snapshot, stopped=True)
         best = distributed.tensors_from_first(self.best, self.device)
         if best:
             self.model.load_state_dict(best)
-        outcome = Outcome(self.name, self.model, stopped, self.progress)
+        outcome = Outcome(self.name, self.model, self.stopped or settled or "", self.progress)
         self.tell("stop", outcome=outcome)
         return outcome
 

@@ -34,16 +34,10 @@ def plan(
     seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False,
     fixed: bool = False,
 ) -> Plan:  # fmt: skip
-    """The epoch's samples in their order, on the device.
+    """The samples of an epoch, counted from 0, in their order, on the device.
 
-    Args:
-        seed: of the training run.
-        epoch: counted from 0.
-        size: samples of an epoch.
-        batch_size: samples of a step, over all processes together.
-        device: where the plan is wanted.
-        fresh: never the same sample twice: epoch e draws on samples e * size and up.
-        fixed: the same neighbours are a batch in every epoch; only the batches change their order.
+    ``fresh``: never the same sample twice: epoch e draws on samples e * size and up. ``fixed``: the same neighbours
+    are a batch in every epoch; only the batches change their order.
     """
     steps, batch = steps_of(size, batch_size)
     key = randomness.keys(seed, _ORDER, epoch, device=device)

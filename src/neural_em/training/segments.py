@@ -17,17 +17,8 @@ def segmented_gradients(
     from the last to the first, and handed the gradient of the state it ends in. With truncation each segment goes back
     on its own, as soon as it is run, and no gradient crosses its borders.
 
-    Args:
-        network: the model.
-        x: frames (T+1,B,C,H,W).
-        x_noisy: noisy frames (T,B,C,H,W).
-        start: the state before the first step.
-        share: factor of the loss.
-        length: steps of a segment.
-        truncate: stop gradients at the segments' borders.
-
-    Returns:
-        The loss, detached.
+    Frames x (T+1,B,C,H,W), x_noisy (T,B,C,H,W); ``start`` is the state before the first step. Returns the loss,
+    detached.
     """
     weights = network.step_weights(len(x_noisy), x) * share
     watched = network.weighted_steps(len(x_noisy))

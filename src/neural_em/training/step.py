@@ -30,13 +30,8 @@ Step = Callable[[Tensor, Tensor], Tensor]
 class TrainingStep:
     """Calls train the model in place and return the loss, still on the device and not waited for.
 
-    The work goes to the current stream: models that train side by side each need a stream of their own.
-
-    Args:
-        model: on its device already.
-        dataset: gives the batches, on the same device.
-        config: learning rate, components, engine.
-        world_size: number of processes that share each batch; their gradients are summed.
+    The work goes to the current stream: models that train side by side each need a stream of their own. Several
+    processes share each batch; their gradients are summed.
     """
 
     def __init__(self, model: Model, dataset: Dataset, config: TrainingConfig, world_size: int = 1) -> None:
@@ -66,13 +61,10 @@ class TrainingStep:
         self.steps: dict[tuple[int, float, int], Step] = {}  # one graph for each size of batch and number of components
 
     def __call__(self, indices: Tensor, keys: Tensor, share: float = 1.0, components: int | None = None) -> Tensor:
-        """One step on the samples of these indices (B,), with the randomness of these keys (B,).
+        """One step on this process's samples, of indices (B,), with noise and starts drawn from keys (B,).
 
-        Args:
-            indices: which samples, this process's part of the batch.
-            keys: what their noise and starts are drawn from.
-            share: this process's part of the whole batch; losses and gradients are weighted by it.
-            components: K; the config's where not given.
+        Losses and gradients are weighted by ``share``, this process's part of the batch; ``components`` is K, or
+        the config's.
         """
         K = components or self.config.components
         if self.device.type != "cuda":

@@ -16,12 +16,7 @@ REASONS = (None, OUT_OF_TIME, INTERRUPTED)  # among several processes, the last 
 
 
 class Stop:
-    """Asked for at any moment, obeyed after the step.
-
-    Args:
-        max_minutes: stop after so many minutes from now.
-        notice: told once, with a line for the user, when somebody asks.
-    """
+    """Asked for at any moment, obeyed after the step; ``notice`` is told once, with a line for the user."""
 
     def __init__(self, max_minutes: float | None = None, notice: Callable[[str], None] = lambda line: None) -> None:
         if max_minutes is not None and not 0 < max_minutes < 1e9:
@@ -53,7 +48,7 @@ class Stop:
             for each in signals:
                 signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
             with suppress(RuntimeError):  # in the middle of another line, standard output cannot take this one
-                self.notice("stopping after this step; once more to end at once")
+                self.notice("stopping after this step; press Ctrl-C again to stop at once")
 
         for number in signals:
             signal.signal(number, ask)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from neural_em.errors import NeuralEMError
 from neural_em.training import distributed
-from neural_em.training.outcome import Outcome
+from neural_em.training.state import Outcome
 
 Steps = Generator[None, None, Outcome]
 
 
 def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
-    """Trains all runs to their ends; one that ends early, or in an error, does not hold up the others.
-
-    Args:
-        runs: by name; each does one step when it is asked for the next value.
-        device: where they compute.
-
-    Returns:
-        What came of each.
-    """
+    """Trains all runs to their ends, one step of each in turn; one that fails does not hold up the others."""
     results: dict[str, Outcome | NeuralEMError] = {}
     streams = {name: _stream(device, len(runs)) for name in runs}
     waiting = dict(runs)
     while waiting:
         for name, run in list(waiting.items()):
             try:
-                with _on(streams[name]), distributed.peers_watched():
+                with torch.cuda.stream(streams[name]), distributed.peers_watched():
                     next(run)
                 continue
             except StopIteration as end:
@@ -53,7 +44,7 @@ def outcomes(results: Mapping[str, Outcome | NeuralEMError]) -> list[Outcome]:
         raise errors[0]
     if errors:
         text = "; ".join(str(error) for error in errors)
-        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others ended as they should: {text}")
+        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others finished: {text}")
     return [result for result in results.values() if isinstance(result, Outcome)]
 
 
@@ -63,7 +54,3 @@ def _stream(device: torch.device, count: int) -> torch.cuda.Stream | None:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))  # the data were made there
     return stream
-
-
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    return nullcontext() if stream is None else torch.cuda.stream(stream)

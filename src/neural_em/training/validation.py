@@ -61,12 +61,8 @@ def validate(
 ) -> Validation | None:  # fmt: skip
     """Loss on all samples, scores on the first ``config.score_size``; nothing is waited for until the end.
 
-    Args:
-        model: on its device.
-        dataset: the validation samples, on the same device.
-        config: components, steps, number of scored samples.
-        interrupted: asked between batches; where it says so, there is no result.
-        epoch: which one it is, for noise and starts that are fresh in each.
+    ``interrupted`` is asked between batches; where it says so, there is no result. ``epoch`` is for noise and
+    starts that are fresh in each.
     """
     device = next(model.parameters()).device
     frames, part = dataset.shape[0], distributed.part(len(dataset))
