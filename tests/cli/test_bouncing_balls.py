@@ -115,5 +115,5 @@ def test_the_attention_is_drawn(run_nem: Run) -> None:
 
 
 def test_a_model_without_attention_has_none_to_draw(refused: Run) -> None:
-    words = "flying-shapes: expected two or more components that see each other"
+    words = "flying-shapes: attention is between two or more components of a model with model.m_step=relational"
     assert words in refused("figure", "flying-shapes", "--kind", "attention", "--device", "cpu")

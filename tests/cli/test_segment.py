@@ -170,7 +170,7 @@ def test_refusals_leave_nothing(case: str, refused, tmp_path: Path, weights: str
 def test_a_model_that_tells_no_number_of_components(refused, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     neural_em.save(known_model(), tmp_path / "silent")
     np.save(tmp_path / "clip.npy", BARS)
-    assert "components: expected a number" in refused("segment", "clip.npy", "--model", "silent", "--out", "out")
+    assert "--components is needed" in refused("segment", "clip.npy", "--model", "silent", "--out", "out")
 
 
 FULL = """

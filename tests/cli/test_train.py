@@ -272,7 +272,10 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     for options, parts in (
         (["presets"], ["static-shapes ", "static-shapes-nem", "flying-shapes", "flying-mnist ", "flying-mnist-staged"]),
         (["presets", "flying-mnist-staged"], ["learning_rate: 0.0005", "data.digits=20", "patience: 10"]),
-        (["train", "--help"], ["--objects", "--max-minutes", "(50000)", "(500, plus presets fewer)", "(64)"]),
+        (
+            ["train", "--help"],
+            ["--objects", "--max-minutes", "(50000)", "(500, some presets fewer)", "(64, Tagger 100)"],
+        ),
     ):
         _run_here(options)
         out = capsys.readouterr().out
