@@ -46,14 +46,16 @@ def test_no_command_that_is_not_there() -> None:
 def test_every_preset_and_its_numbers() -> None:
     text = section("Presets")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == set(PRESETS)
-    header, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.split("what differs between them:")[1].splitlines()
-        if line.startswith("|") and "---" not in line
-    )
-    table = {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+    table: dict[str, dict[str, str]] = {}
+    header: list[str] = []
+    for line in text.split("what differs between them:")[1].splitlines():
+        if line.startswith("| |"):
+            header = [cell.strip() for cell in line.strip("|").split("|")][1:]
+        elif line.startswith("|") and "---" not in line:
+            name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            table[name] = table.get(name, {}) | dict(zip(header, cells, strict=True))
     networks = {name: network for name, network in NETWORKS.items() if name in PRESETS}
-    assert set(header[1:]) == set(networks)
+    assert set(table["M-step"]) == set(networks)
     for name, network in networks.items():
         shown = {row: cells[name] for row, cells in table.items()}
         convolutions = ", ".join(map(str, network.convolutions)) or "none"

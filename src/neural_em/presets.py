@@ -138,6 +138,7 @@ _STAGES = (
 _BALLS = Experiment(
     "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
 )
+_COLOUR = TrainingConfig(components=4, epochs=40, patience=None, schedule="cosine")
 _WITHOUT_RELATIONS = replace(network("bouncing-balls"), m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
@@ -176,6 +177,17 @@ PRESETS: dict[str, Experiment] = {
     "bouncing-balls-rnn": replace(
         _BALLS, name="bouncing-balls-rnn", model=_WITHOUT_RELATIONS, training=replace(_BALLS.training, components=1)
     ),
+    "coloured-shapes": Experiment(
+        "coloured-shapes", network("coloured-shapes"), DataConfig("coloured-shapes", ground="colour"), _COLOUR
+    ),
+    "coloured-digits": Experiment(
+        "coloured-digits", network("coloured-digits"), DataConfig("coloured-digits", ground="colour"),
+        replace(_COLOUR, components=3, learning_rate=0.0005),
+    ),
+    "tetrominoes": Experiment("tetrominoes", network("tetrominoes"), DataConfig("tetrominoes"), _COLOUR),
+    "sprites": Experiment(
+        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), replace(_COLOUR, components=5)
+    ),
     "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
     "tagger": _TAGGER,
     "tagger-batch-norm": replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
@@ -193,6 +205,10 @@ ABOUT: dict[str, str] = {
     "bouncing-balls": "R-NEM, its authors' next paper: components that see each other, on four bouncing balls",
     "bouncing-balls-rnn-em": "the same without seeing each other: RNN-EM",
     "bouncing-balls-rnn": "the same with a single component: a recurrent network",
+    "coloured-shapes": "RNN-EM on three moving shapes of any colour that hide each other, on a ground of any colour",
+    "coloured-digits": "RNN-EM on two moving digits of any colour, on a ground of any colour",
+    "tetrominoes": "RNN-EM on single images of three tetrominoes on black",
+    "sprites": "RNN-EM on one to four moving sprites of any colour, size and angle, on a ground of any colour",
     "curtain": "R-NEM on three balls that pass behind a curtain",
     "tagger": "Tagger, which the paper compares itself with, on its own images of 20 x 20 pixels, with layer norm",
     "tagger-batch-norm": "the same with batch norm: scores depend on which images share a batch",
