@@ -26,7 +26,7 @@ INSTALL = $(PIP) install --quiet --no-build-isolation -c $(VENV)/constraints.txt
 # two processes of one thread each: more threads than cores only wait for each other
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(PYTEST_OPTIONS)
 
-.PHONY: help setup demo test test-wheel test-slow test-gpu gpu-tools lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock \
+.PHONY: help setup demo test test-wheel test-slow test-gpu gpu-tools triton lint lint-style lint-types lint-layers lint-docs format bench wheel locked lock \
   audit licences clean
 .DEFAULT_GOAL := help
 
@@ -55,6 +55,10 @@ test-gpu: ## the tests for CUDA with this machine's own Python; writes results/g
 gpu-tools: $(VENV)/.base ## fetch pytest into build/gpu-tools, to carry to a CUDA machine that has neither it nor a network
 	$(PIP) install --quiet --upgrade --target build/gpu-tools --no-deps --only-binary :all: --platform any \
 	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pluggy iniconfig packaging pygments
+
+# not in constraints.txt: a PyTorch for CUDA brings the version that it needs
+triton: $(VENV)/.test ## fetch Triton, whose interpreter lets the tests run the GPU's kernels on a CPU (Linux)
+	$(BIN)/python -c "import triton" 2> /dev/null || $(PIP) install --quiet --no-deps triton==3.9.0
 
 lint: lint-style lint-types lint-layers lint-docs ## ruff, mypy, import-linter, the documentation with warnings as errors
 

@@ -62,7 +62,7 @@ class FastNeuralEM(NeuralEM):
         """Makes the fast layers again where modules were replaced, or type or device changed."""
         made_of = [like.dtype, like.device, *self.modules()]
         if made_of != self.made_of:
-            self.kernels = load_kernels() if like.is_cuda else None
+            self.kernels = kernels_for(like)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
             self.made_of = made_of
@@ -94,13 +94,13 @@ class FastNeuralEM(NeuralEM):
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:
         """The same numbers, in one kernel."""
-        if self.kernels and keys.is_cuda:
+        if self.kernels and keys.device == self.made_of[1]:
             return self.kernels.uniform(keys, count, stream)
         return super().uniform(keys, count, stream)
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
         """Delta, in one kernel, or two if it is normalised."""
-        if not self.kernels or not psi.is_cuda or not self.kernels.fits(psi) or x.requires_grad:
+        if not self.kernels or psi.device != self.made_of[1] or not self.kernels.fits(psi) or x.requires_grad:
             return super().difference(x, psi, gamma)
         delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
@@ -199,6 +199,11 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     if not up and layer.weight.shape[1] == 1 and (absorbed or not kernels):
         return FastFirst(layer, kernels) if kernels else FastPatches(layer)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
+
+
+def kernels_for(like: Tensor) -> Any:
+    """The fused kernels, where there are any for the tensor's device."""
+    return load_kernels() if like.is_cuda else None
 
 
 @functools.cache
