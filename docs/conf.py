@@ -29,9 +29,14 @@ html_show_sphinx = False
 
 
 def setup(app: Any) -> None:
-    """Shapes such as (*key.shape, count) stand in docstrings as in code; the star is not emphasis."""
+    """Shapes such as (*key.shape, count) stand in docstrings as in code; links may lead to files beside the pages."""
     app.connect("autodoc-process-docstring", _escape_stars)
+    app.connect("source-read", _as_downloads)
 
 
 def _escape_stars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = [line.replace("(*", r"(\*") for line in lines]
+
+
+def _as_downloads(app: Any, name: str, source: list[str]) -> None:
+    source[0] = source[0].replace("](../results/", "](path:../results/")
