@@ -37,10 +37,6 @@ class Tracks(NamedTuple):
     met: Tensor  # (N,T,K) bool; nothing before the first frame
     curtain: Tensor | None = None  # (N,2) float32: upper left corner
 
-    def select(self, rows: Tensor | slice) -> Tracks:
-        """Some of the scenes."""
-        return Tracks(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
-
 
 def simulate(balls: Balls, frames: int, height: int, width: int) -> Tracks:
     """Moves the balls without friction; collisions are elastic, along the line between the centres."""

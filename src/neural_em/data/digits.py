@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em.data.config import Split, kind
-from neural_em.data.generated import make
+from neural_em.data.generated import SceneConfig, make
 from neural_em.data.mnist import load_images
 from neural_em.data.scenes import FlyingConfig, Overlap, Scenes, Sprites
 from neural_em.errors import refuse
@@ -86,37 +86,45 @@ def digit_sprites(digits: NDArray[np.int16], cropped: bool, threshold: float, ov
     )
 
 
+class OfDigits(SceneConfig):
+    """What configs with the fields ``digits`` and ``mnist`` share."""
+
+    digits: int | None
+    mnist: str | None
+
+    BOX: ClassVar[tuple[int, int]] = (14, 14)  # a halved digit
+    PIXELS: ClassVar[int] = 49  # a quarter of its box is ink
+    CHECKS: ClassVar[Mapping[str, Check]] = {"digits": optional(integer(1, 10**6)), "mnist": optional(text)}
+
+    def note(self) -> str:
+        """Where the splits share their digits."""
+        shared = f"validation and test draw on the same {self.digits} digits as training"
+        return "; ".join(text for text in (shared if self.digits is not None else "", super().note()) if text)
+
+    def without_paths(self) -> Self:
+        nowhere: Any = {"mnist": None}
+        return replace(self, **nowhere)
+
+
 @kind("flying-mnist")
 @dataclass(frozen=True, kw_only=True)
-class FlyingDigitsConfig(FlyingConfig):
-    """Handwritten digits.
-
-    Attributes:
-        threshold: a digit's pixels are those above this, which decides what is scored.
-        overlap_above: digits overlap in a pixel, which is then not scored, where two are above this; ``None``: above
-            the threshold.
-        digits: draw only on the first so many training digits, in every split; ``None``: all digits.
-        mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
-        crop: digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each
-            is a box of 14 x 14 pixels, empty borders included.
-    """
+class FlyingDigitsConfig(OfDigits, FlyingConfig):
+    """Handwritten digits."""
 
     objects: int = 2
     height: int = 24
     width: int = 24
-    threshold: float = 0.5
-    overlap_above: float | None = None
-    digits: int | None = None
-    mnist: str | None = None
+    threshold: float = 0.5  # a digit's pixels are those above this, which decides what is scored
+    overlap_above: float | None = None  # where two digits are above this, nothing is scored; ``None``: the threshold
+    digits: int | None = None  # draw only on the first so many training digits, in every split; ``None``: all digits
+    mnist: str | None = None  # folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download
+    # digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each is a box
+    # of 14 x 14 pixels, empty borders included
     crop: Crop = "before"
 
-    BOX: ClassVar[tuple[int, int]] = (14, 14)  # a halved digit
-    PIXELS: ClassVar[int] = 49  # a quarter of its box is ink
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "threshold": number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
         "overlap_above": optional(number("a number from 0 to the threshold", 0, 1)),
-        "digits": optional(integer(1, 10**6)),
-        "mnist": optional(text),
         "crop": choice(("before", "after", "none")),
     }
 
@@ -137,15 +145,6 @@ class FlyingDigitsConfig(FlyingConfig):
         above = self.threshold if self.overlap_above is None else self.overlap_above
         sprites = digit_sprites(digits, self.crop != "none", self.threshold, above)
         return Scenes(self, sprites, split, seed, device)
-
-    def note(self) -> str:
-        """Where the splits share their digits."""
-        shared = f"validation and test draw on the same {self.digits} digits as training"
-        return "; ".join(text for text in (shared if self.digits is not None else "", super().note()) if text)
-
-    def without_paths(self) -> FlyingDigitsConfig:
-        """Without the folder of MNIST."""
-        return replace(self, mnist=None)
 
 
 def _level(value: float) -> int:

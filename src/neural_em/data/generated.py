@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, DataConfig, Part, Split
+from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, integer
 
 
@@ -35,15 +35,24 @@ class Generator(Protocol):
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
 
 
+class SplitScenes:
+    """What generators have in common: the split that they make, under one seed, on one device."""
+
+    levels = 1
+    dtype = torch.uint8
+
+    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.config, self.shape, self.device = config, config.shape, torch.device(device)
+        self.seed, self.split = seed, SPLITS.index(split)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SceneConfig(DataConfig):
-    """Generated sequences of objects.
+    """Generated sequences of objects."""
 
-    Attributes:
-        objects: in a sequence.
-    """
-
-    objects: int = 3
+    objects: int = 3  # in a sequence
     frames: int = 21
     height: int = 28
     width: int = 28
@@ -58,14 +67,22 @@ class SceneConfig(DataConfig):
 
     def check_together(self) -> None:
         """Refuses frames without room for the objects."""
-        rows, columns = self.BOX
+        (rows, columns), size = self.BOX, f"{self.height} x {self.width}"
         if self.height < rows or self.width < columns:
-            refuse(
-                "height x width", f"at least {rows} x {columns} for an object to fit", f"{self.height} x {self.width}"
-            )
-        room = self.height * self.width // self.PIXELS
-        if self.objects > room:
-            refuse("objects", f"at most {room}, which fit into {self.height} x {self.width} pixels", self.objects)
+            refuse("height x width", f"at least {rows} x {columns} for an object to fit", size)
+        if self.most > self.room:
+            name = "objects" if self.most == self.objects else "most_objects"
+            refuse(name, f"at most {self.room}, which fit into {size} pixels", self.most)
+
+    @property
+    def most(self) -> int:
+        """Objects in a sequence, at most."""
+        return self.objects
+
+    @property
+    def room(self) -> int:
+        """Objects that fit into a frame."""
+        return self.height * self.width // self.PIXELS
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -34,6 +34,14 @@ def reflect(start: Tensor, velocity: Tensor, room: Tensor, frames: int) -> Tenso
     return fold(start[..., None] + velocity[..., None] * steps, room[..., None])
 
 
+def launch(key: Tensor, room: Tensor, velocities: Tensor) -> tuple[Tensor, Tensor]:
+    """Corners in [0, room] and velocities out of a list (V,), for rooms (N,K,2), all equally likely; streams 1 to 4."""
+    K = room.shape[1]
+    corner = [randomness.integers(key, K, room[..., axis] + 1, stream=1 + axis) for axis in (0, 1)]
+    choice = [randomness.integers(key, K, len(velocities), stream=3 + axis) for axis in (0, 1)]
+    return torch.stack(corner, dim=-1), velocities[torch.stack(choice, dim=-1)]
+
+
 def fold(unfolded: Tensor, wall: Tensor) -> Tensor:
     """Where somebody is between the walls 0 and ``wall`` who would be at ``unfolded`` if there were none; integers."""
     # the way there and back is 2 * wall long; remainder is never negative here

@@ -6,19 +6,19 @@ for the host, so that painting can be a part of a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from neural_em.data.drawn import lots, select
 from neural_em.data.grounds import ONE_COLOUR, Ground, Tables, paint_ground
 from neural_em.data.motion import UNIT
 from neural_em.data.silhouettes import Pictures
 from neural_em.data.surfaces import add_noise, noise_table, surfaces
 
 ONE = 4096  # stands for one cell of a picture a pixel
-_PAINTED = {"cpu": 1 << 19, "cuda": 1 << 25}  # pixels at a time
+PAINTED = {"cpu": 1 << 19, "cuda": 1 << 25}  # pixels at a time
 
 
 class Objects(NamedTuple):
@@ -33,10 +33,6 @@ class Objects(NamedTuple):
     colour: Tensor  # (N,K,3) uint8
     surface: Tensor  # (N,K) int64
     noise: Tensor  # (N,) int32: the camera's deviation, in 1/16 levels
-
-    def select(self, rows: Tensor | slice) -> Objects:
-        """Some of the scenes."""
-        return Objects(Ground(*(part[rows] for part in self.ground)), *(part[rows] for part in self[1:]))
 
 
 class Patch(NamedTuple):
@@ -69,13 +65,6 @@ class Painter:
         self._tables, self._surfaces = Tables.on(device), surfaces().to(device)
         self._noise = noise_table().to(device)
 
-    def lots(self, count: int, frames: int) -> Iterator[slice]:
-        """So many sequences in parts that are painted at a time."""
-        H, W = self.shape[2:]
-        lot = max(1, _PAINTED["cuda" if self.device.type == "cuda" else "cpu"] // (frames * H * W))
-        for first in range(0, count, lot):
-            yield slice(first, min(first + lot, count))
-
     def paint(self, objects: Objects) -> tuple[Tensor, Tensor]:
         """Frames (N,T,3,H,W) uint8 and groups (N,T,H,W) uint8 of the scenes."""
         (T, _, H, W), N = self.shape, len(objects.key)
@@ -93,8 +82,8 @@ class Painter:
         """Whether (N,) that share of every object that is there (N,K), at least, is seen in the first frame."""
         H, W = self.shape[2:]
         enough = torch.ones_like(there)
-        for rows in self.lots(len(there), 1):
-            some = objects.select(rows)
+        for rows in lots(len(there), H * W, PAINTED[self.device.type]):
+            some = select(objects, rows)
             top = torch.zeros(len(some.key), H * W, dtype=torch.uint8, device=self.device)
             areas = []
             for k in range(there.shape[1]):
