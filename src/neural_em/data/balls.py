@@ -17,7 +17,7 @@ from neural_em import randomness
 from neural_em.data.ball_motion import SUBSTEPS, Balls, Tracks, collisions, paint, simulate, throw
 from neural_em.data.config import MAX_SIDE, Split, kind
 from neural_em.data.drawn import DrawnConfig, DrawnScenes
-from neural_em.data.generated import Painted, make
+from neural_em.data.generated import Painted, generate
 from neural_em.errors import refuse
 from neural_em.fields import TINY, Check, integer, number, several
 
@@ -117,19 +117,10 @@ class BallScenes(DrawnScenes[Tracks]):
 
 def bouncing_balls(
     num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
-    **fields: object,
+    **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of balls that bounce off each other and off the walls.
+    """Sequences of balls that bounce off each other and off the walls; arguments and results are those of `generate`.
 
-    Args:
-        num: How many sequences.
-        seed: Together with the split and its index, names a sequence, the same on every device.
-        split: "training", "validation" or "test".
-        device: Where to make them.
-        start: Index of the first sequence.
-        fields: Of `BouncingBallsConfig`: objects, frames, height, width, radii, masses, speed, curtain ...
-
-    Returns:
-        Frames (T,N,1,H,W) float32, 0 or 1, and groups (T,N,H,W) uint8: 1 .. objects, 0 where not exactly one ball is.
+    The fields are those of `BouncingBallsConfig`: objects, frames, height, width, radii, masses, speed, curtain ...
     """
-    return make(BouncingBallsConfig("bouncing-balls", **fields).scenes(split, seed, device), num, start)  # type: ignore[arg-type]
+    return generate("bouncing-balls", num, seed, split, device, start, **fields)

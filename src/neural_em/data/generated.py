@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 def generate(
     kind: str, num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
-    **fields: object,
+    dtype: torch.dtype = torch.float32, **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sequences of any generated kind.
 
@@ -153,19 +153,16 @@ def generate(
         split: "training", "validation" or "test".
         device: Where to make them.
         start: Index of the first sequence.
+        dtype: Of the frames; for binary ones uint8 needs a quarter of the memory.
         fields: Of the kind's config: objects, frames, height, width, ground ...
 
     Returns:
-        Frames (T,N,C,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
+        Frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
     """
     config = DataConfig(kind, **fields)
     if not isinstance(config, SceneConfig):
         refuse("kind", "one that is generated", repr(kind))
-    return make(config.scenes(split, seed, device), num, start)
-
-
-def make(scenes: Generator, num: int, start: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Frames (T,N,C,H,W) in [0, 1] and groups (T,N,H,W) uint8 of ``num`` sequences from index ``start`` on."""
+    scenes = config.scenes(split, seed, device)
     if num < 0 or start < 0:
         refuse("num and start", "integers >= 0", f"{num} and {start}")
     if not dtype.is_floating_point and scenes.levels > 1:
