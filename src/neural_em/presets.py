@@ -27,32 +27,22 @@ _PATHS = {"data.path": 1, "data.masks": 1, "weights": 3}  # how much of them a n
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides what a run computes.
+    """Everything that decides what a run computes."""
 
-    Attributes:
-        name: of the preset it comes from.
-        model: the network, its mixture and its loss.
-        data: what it sees.
-        training: how it is trained.
-        data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
-        stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
-        carry_optimizer: each stage after the first goes on with Adam's moments and step count too, as they were in the
-            last one's best epoch.
-        weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
-            folder or a weight file; random weights where not given.
-    """
-
-    name: str = "flying-shapes"
-    model: BaseConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    data_seed: int = 0
+    name: str = "flying-shapes"  # of the preset it comes from
+    model: BaseConfig = field(default_factory=ModelConfig)  # the network, its mixture and its loss
+    data: DataConfig = field(default_factory=DataConfig)  # what it sees
+    training: TrainingConfig = field(default_factory=TrainingConfig)  # how it is trained
+    data_seed: int = 0  # names the generated data; one for all training seeds, so that they differ in nothing else
+    # overrides for each of several runs in a row, each from the last one's best weights; none for one run
     stages: tuple[tuple[str, ...], ...] = ()
+    # each stage after the first goes on with Adam's moments and step count too, as in the last one's best epoch
     carry_optimizer: bool = False
+    # what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run folder or a
+    # weight file; random weights where not given
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses parts that do not fit together, in every stage."""
         frames, steps = getattr(self.data, "frames", None), self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
@@ -200,7 +190,6 @@ ABOUT: dict[str, str] = {
 
 
 def preset(name: str) -> Experiment:
-    """The experiment of that name."""
     if name not in PRESETS:
         unknown("preset", name, PRESETS)
     return PRESETS[name]

@@ -49,7 +49,6 @@ class BouncingBallsConfig(DrawnConfig):
     }
 
     def check_together(self) -> None:
-        """Refuses balls without room, and kinds that are only half described."""
         if len(self.radii) != len(self.masses):
             refuse("masses", f"one for each of {len(self.radii)} radii", len(self.masses))
         side, largest = min(self.height, self.width), max(self.radii)

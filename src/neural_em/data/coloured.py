@@ -58,7 +58,6 @@ class ColouredShapesConfig(FlyingColoursConfig):
     PIXELS: ClassVar[int] = 40
 
     def pictures(self, split: Split) -> Pictures:
-        """Square, triangle, triangle upside down."""
         return from_bitmaps(BITMAPS)
 
 
@@ -80,11 +79,9 @@ class TetrominoesConfig(FlyingColoursConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
 
     def pictures(self, split: Split) -> Pictures:
-        """The 19."""
         return from_bitmaps([blocks(bitmap, _TILE) for bitmap in _tetrominoes()])
 
     def own_colours(self, key: Tensor) -> Tensor:
-        """The six in random order."""
         table = torch.tensor(_SIX, dtype=torch.uint8, device=key.device)
         order = randomness.uniform(key, len(_SIX), stream=5).argsort(dim=1, stable=True)  # (N,6)
         return table[order[:, torch.arange(self.most, device=key.device) % len(_SIX)]]

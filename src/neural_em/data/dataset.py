@@ -21,27 +21,16 @@ class Batch(NamedTuple):
 
 
 class Dataset(ABC):
-    """Sequences by index.
+    """Sequences by index."""
 
-    Attributes:
-        shape: (T,C,H,W) of a sequence.
-        has_groups: Whether the true groups are known.
-        device: Where the batches are.
-        resident: Whether all of it lies on the device, so that a batch can be taken without the host.
-        endless: Whether indices may go beyond the length: ``epoch * length + i`` is then a sequence of its own.
-        note: What a reader of scores has to know about the data; usually empty.
-        background: Whether group 0 is the background and nothing else, so that it can be scored too.
-        truth: What `properties` asks; ``None`` where nobody knows.
-    """
-
-    shape: tuple[int, int, int, int]
-    has_groups: bool
-    device: torch.device
-    resident: bool = False
-    endless: bool = False
-    note: str = ""
-    background: bool = False
-    truth: Callable[[Tensor], dict[str, Tensor]] | None = None
+    shape: tuple[int, int, int, int]  # (T,C,H,W) of a sequence
+    has_groups: bool  # whether the true groups are known
+    device: torch.device  # where the batches are
+    resident: bool = False  # whether all of it lies on the device, so that a batch can be taken without the host
+    endless: bool = False  # whether indices may go beyond the length: ``epoch * length + i`` is then a sequence too
+    note: str = ""  # what a reader of scores has to know about the data
+    background: bool = False  # whether group 0 is the background and nothing else, so that it can be scored too
+    truth: Callable[[Tensor], dict[str, Tensor]] | None = None  # what `properties` asks; None where nobody knows
 
     @abstractmethod
     def __len__(self) -> int:
@@ -78,14 +67,7 @@ class MemoryDataset(Dataset):
     resident = True
 
     def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
-        """Takes the data as it is.
-
-        Args:
-            frames: (N,T,C,H,W), any type; the sample axis is first so that a batch is one selection of rows.
-            groups: (N,T,H,W) uint8, or ``None``.
-            levels: The value that stands for 1.0.
-            note: See the class.
-        """
+        """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
         _, T, C, H, W = frames.shape
         self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
         self._frames, self._groups = frames, groups
@@ -96,7 +78,6 @@ class MemoryDataset(Dataset):
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
         return self._frames.nbytes + (self._groups.nbytes if self._groups is not None else 0)
 
     def batch(self, indices: Tensor) -> Batch:

@@ -134,7 +134,6 @@ class FlyingDigitsConfig(OfDigits, FlyingConfig):
         return super().from_older({"crop": "none", **values})
 
     def check_together(self) -> None:
-        """What is an overlap is at most what is a digit."""
         super().check_together()
         if self.overlap_above is not None and self.overlap_above > self.threshold:
             refuse("overlap_above", f"a number from 0 to the threshold, {self.threshold}", self.overlap_above)

@@ -68,7 +68,6 @@ class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
         """What is true of the objects; see `Dataset.properties`."""
 
     def collisions(self, drawn: Drawn) -> Tensor | None:
-        """Where (N,T,H,W) objects have just met; None where nobody knows."""
         return None
 
     def drawn(self, indices: Tensor) -> Drawn:
@@ -81,7 +80,6 @@ class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
         return lots(count, T * H * W, self.PAINTED[self.device.type])
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
-        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
         for first in range(0, len(indices), self.DRAWN):
             some = indices[first : first + self.DRAWN]
             drawn = self.draw(some.to(self.device))
@@ -89,7 +87,6 @@ class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
                 yield slice(first + rows.start, first + rows.stop), self.paint(select(drawn, rows))
 
     def properties(self, indices: Tensor) -> dict[str, Tensor]:
-        """What is true of the objects; see `Dataset.properties`."""
         return self.described(self.drawn(indices))
 
 

@@ -66,7 +66,6 @@ class SceneConfig(DataConfig):
     PIXELS: ClassVar[int] = 1  # about as many has a small object
 
     def check_together(self) -> None:
-        """Refuses frames without room for the objects."""
         (rows, columns), size = self.BOX, f"{self.height} x {self.width}"
         if self.height < rows or self.width < columns:
             refuse("height x width", f"at least {rows} x {columns} for an object to fit", size)
@@ -86,7 +85,6 @@ class SceneConfig(DataConfig):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(T,C,H,W) of a sequence."""
         return self.frames, self.CHANNELS, self.height, self.width
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Generator:
@@ -121,11 +119,9 @@ class SceneReader:
     """Generated sequences, made when asked for."""
 
     def __init__(self, scenes: Generator) -> None:
-        """Makes them on the generator's device."""
         self.levels, self._scenes = scenes.levels, scenes
 
     def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Frames (B,T,C,H,W) and groups (B,T,H,W)."""
         return painted(self._scenes, indices)
 
 

@@ -44,16 +44,7 @@ class Patch(NamedTuple):
 
 
 class Painter:
-    """Paints scenes of one kind on one device.
-
-    Args:
-        pictures: What objects may look like.
-        shape: (T,C,H,W) of a sequence, C = 3.
-        reach: Side of a square, in pixels, that holds any object wherever its centre is.
-        ground: One of `grounds.GROUNDS`.
-        plain: Objects are of one colour each, and the camera is without noise.
-        device: Where to paint.
-    """
+    """Paints scenes of one kind, sequences (T,3,H,W), on one device; see `ColourConfig` for ``reach`` and ``plain``."""
 
     def __init__(
         self, pictures: Pictures, shape: tuple[int, int, int, int], reach: int, ground: str, plain: bool,

@@ -62,7 +62,6 @@ class Sprites:
     overlap_above: int  # and no other object's is above this, which is at most the threshold
 
     def to(self, device: torch.device | str) -> Sprites:
-        """The same pictures on a device."""
         parts = ("rows", "columns", "values", "height", "width")
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
@@ -121,7 +120,6 @@ class Scenes(SplitScenes):
         return placed
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
-        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
         area = self.height * self.width
         # a small share of the whole, so that the working memory stays below the result's
         lot = max(1, min(_PAINTED[self._kind] // (area * self.frames), max(16, len(indices) // 16)))

@@ -45,7 +45,6 @@ BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
 
 
 def shape_sprites() -> Sprites:
-    """The three shapes as pixel lists."""
     lists = [bitmap.nonzero() for bitmap in BITMAPS]
     most = max(len(pixels) for pixels in lists)
     padded = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists])  # (3,P,2)
@@ -65,11 +64,9 @@ class FlyingShapesConfig(FlyingConfig):
 
     @property
     def background(self) -> bool:
-        """Whether group 0 is the background and nothing else."""
         return self.overlap == "hide"
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
-        """The sequences of one split; the three splits never share one."""
         return Scenes(self, shape_sprites(), split, seed, device)
 
 
@@ -83,7 +80,6 @@ class StaticShapesConfig(FlyingShapesConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"frames": integer(1, 1)}
 
     def check_together(self) -> None:
-        """What stands has no velocity."""
         super().check_together()
         if self.velocities != FlyingConfig.velocities:
             raise NeuralEMError(f"velocities is for a kind that moves, not for {self.kind!r}")

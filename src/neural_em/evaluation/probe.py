@@ -85,25 +85,16 @@ def _samples(
 
 
 def match(gamma: Tensor, groups: Tensor, objects: int) -> tuple[Tensor, Tensor]:
-    """For each object the component (B,G) that has most of its pixels, and whether it is seen at all (B,G).
-
-    Args:
-        gamma: (B,K,1,H,W).
-        groups: (B,H,W), object g has g + 1.
-        objects: G.
-    """
+    """For each object the component (B,G) that has most of its pixels (B,H,W), and whether it is seen at all (B,G)."""
     own = groups.flatten(1)[:, None] == torch.arange(1, objects + 1, device=groups.device)[:, None]  # (B,G,H*W)
     overlap = own.to(gamma.dtype) @ gamma[:, :, 0].flatten(2).transpose(1, 2)  # (B,G,K)
     return overlap.argmax(dim=2), own.any(dim=2)
 
 
 def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
-    """Trains both readouts on the objects that ``learn`` (n,) names and scores them on the others.
+    """Trains both readouts of theta (n,M) on the objects that ``learn`` (n,) names and scores them on the others.
 
-    Args:
-        theta: (n,M).
-        target: (n,) or (n,D); floating-point values are scored by R², mean over D, integers by accuracy.
-        learn: (n,) bool.
+    Targets (n,) or (n,D): floating-point values are scored by R², mean over D, integers by accuracy.
     """
     classes = not target.is_floating_point()
     if classes:

@@ -37,7 +37,6 @@ class Summary:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Summary:
-        """Summary of all values that are not NaN."""
         known = values[~np.isnan(values)]
         if known.size == 0:
             return cls(None, None, None, None, 0)
@@ -63,7 +62,6 @@ class Curve:
         return cls(*zip(*steps, strict=True))
 
     def at(self, step: int) -> Summary:
-        """The summary of one step."""
         return Summary(*(getattr(self, field.name)[step] for field in dataclasses.fields(self)))
 
 
@@ -87,19 +85,12 @@ class StartSpread:
 
 @dataclass(frozen=True)
 class Readout:
-    """How well a property of the objects can be read from theta.
+    """How well a property of the objects can be read from theta."""
 
-    Attributes:
-        score: ``R²`` or ``accuracy``, of which the two that follow are.
-        linear: by a linear readout.
-        network: by a small network.
-        objects: how many were scored.
-    """
-
-    score: str
-    linear: float
-    network: float
-    objects: int
+    score: str  # ``R²`` or ``accuracy``, which the next two are
+    linear: float  # by a linear readout
+    network: float  # by a small network
+    objects: int  # how many were scored
 
 
 @dataclass(frozen=True)
@@ -228,8 +219,9 @@ def _check(result: Result) -> None:
     lengths = {"curves": result.steps, "rollout": result.rollout_steps}
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
-            if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {steps}:
-                refuse(f"{section}.{name}", f"{steps} steps", "another number")
+            lengths_found = {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)}
+            if lengths_found != {steps}:
+                refuse(f"{section}.{name}", f"{steps} steps", " and ".join(map(str, sorted(lengths_found))))
     for name, column in result.per_sequence.items():
         if len(column) != result.sequences:
             refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))

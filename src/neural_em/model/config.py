@@ -84,7 +84,6 @@ class BaseConfig(Checked):
         return kinds[kind]
 
     def check_together(self) -> None:
-        """Refuses what cannot be built."""
         if self.kind != type(self).kind:
             refuse("model.kind", f"{type(self).kind!r}, the kind of {type(self).__name__}", repr(self.kind))
         values = self.channels * self.height * self.width
@@ -172,7 +171,6 @@ class ModelConfig(BaseConfig):
     }
 
     def check_together(self) -> None:
-        """Refuses what cannot be built."""
         super().check_together()
         if self.prior in PRIORS and self.distribution != "gaussian":
             raise NeuralEMError(f"model.prior={self.prior} is for model.distribution=gaussian, not {self.distribution}")

@@ -41,11 +41,9 @@ class Step(nn.Module):
         self.model = model
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
-        """One EM step; losses are (B,)."""
         return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
 
     def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
-        """From a whole state."""
         after, info = self.model.step(state, x_noisy, x_next, check=False)
         return (after.theta, after.psi, after.gamma, *info)
 
@@ -56,7 +54,6 @@ class StepOfImages(Step):
     def forward(  # type: ignore[override]
         self, theta: Tensor, psi: Tensor, gamma: Tensor, prior: Tensor, x_noisy: Tensor, x_next: Tensor
     ) -> tuple[Tensor, ...]:
-        """One EM step; losses are (B,)."""
         return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
 

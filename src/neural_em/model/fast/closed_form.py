@@ -75,7 +75,6 @@ class Assignment(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any) -> Any:
-        """The gradient of eta."""
         refuse_watched(other)
         psi, gamma, x, *held = ctx.saved_tensors
         g_total = g_total if ctx.losses else None  # steps without losses have none to go back from

@@ -88,7 +88,6 @@ class Tape:
                 total.add_(part)
 
     def collect(self) -> tuple[Tensor, ...]:
-        """The parameters' gradients."""
         if not self.left:
             total, self.total = self.total, ()
             return total

@@ -78,7 +78,6 @@ class FastNeuralEM(NeuralEM):
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
     ) -> Unrolled:
-        """The loop, everything ready for its length."""
         self.renew(state.theta)
         self.hold(len(x_noisy))
         try:
@@ -87,7 +86,6 @@ class FastNeuralEM(NeuralEM):
             self.hold(0)
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The M-step with fast layers."""
         if not self.running:
             self.renew(theta)
         return self.fast[0](theta, delta)
