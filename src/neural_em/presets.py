@@ -49,11 +49,11 @@ class Experiment:
         if self.weights is not None:
             object.__setattr__(self, "weights", lasting_name(self.weights))
             if (size := getattr(self.model, "step_size", None)) is not None:
-                refuse("model.step_size", "none, because the weights to begin with have their own", size)
+                raise NeuralEMError(f"model.step_size={size} is for random weights; those to begin with have their own")
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
-            refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
+            raise NeuralEMError("stages cannot set weights: each goes on with those of the one before")
         if self.carry_optimizer and not self.stages:
-            refuse("carry_optimizer", "stages, from one to the next of which it is carried", "none")
+            raise NeuralEMError("carry_optimizer needs stages: the optimizer is carried from one to the next")
         self.parts()
 
     def stage(self, number: int) -> Experiment:
@@ -90,12 +90,7 @@ class Experiment:
         return replace(self, model=replace(self.model, **changes))
 
     def run_name(self, usual: Experiment, seeds: int = 1) -> str:
-        """A folder name that says what is special about the run.
-
-        Args:
-            usual: the preset; what is as it has it, is not named.
-            seeds: how many seeds are trained together.
-        """
+        """A folder name that says in what the run differs from its preset, and with which seeds it is trained."""
         if self.data.kind == "file":
             usual = replace(usual, data=DataConfig("file", path="."))
         before, now = (configs.flat(each) for each in (usual, self))
@@ -218,7 +213,7 @@ def build(
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
         own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
         if experiment.stages:
-            refuse("data", "a preset without stages, which are about the preset's own data", name)
+            raise NeuralEMError(f"--data needs a preset without stages; those of {name} are about its own data")
         training = replace(experiment.training, steps=None)  # as many as the user's own frames allow
         experiment = replace(experiment, data=DataConfig("file", **own, **sizes), training=training)
     elif masks is not None:
@@ -226,9 +221,9 @@ def build(
     overrides = list(overrides)
     changed = {configs.field_of(assignment) for assignment in overrides}
     if data is not None and "data.objects" in changed:
-        refuse("objects", "none, because your own data hold what they hold", "a number of objects")
+        raise NeuralEMError("objects is for generated data; leave it out with --data")
     if weights is not None and "weights" in changed:
-        refuse("weights", "one trained model", f"{os.fspath(weights)} and another one")
+        raise NeuralEMError(f"weights are given twice, as {os.fspath(weights)} and as a setting; choose one")
     return override(experiment, overrides)
 
 

@@ -32,15 +32,9 @@ def check_known(dataset: Dataset) -> None:
 
 
 def probe(model: Model, dataset: Dataset, config: EvaluationConfig) -> dict[str, Readout]:
-    """How well each property can be read from theta after the last step with input.
+    """How well each property that the data know can be read from theta after the last step with input.
 
-    Args:
-        model: As for `evaluate`; its first start is looked at.
-        dataset: Data that know their objects' `properties`.
-        config: As for `evaluate`.
-
-    Returns:
-        By the property's name; without those that are the same for all objects.
+    The first start is looked at. Properties that are the same for all objects are left out.
     """
     check_known(dataset)
     size = min(len(dataset), config.limit or len(dataset))

@@ -142,7 +142,7 @@ class Result:
             unknown("score", score, self.per_sequence)
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
-            refuse(score, "at least one sequence with a value", "none")
+            raise NeuralEMError(f"{score}: no sequence has a value")
         if score in (*LOSSES, "relational"):
             values = -values
         typical = np.nanargmin(np.abs(values - np.nanmedian(values)))
@@ -229,7 +229,7 @@ def _check(result: Result) -> None:
     sections = ["curves", "last_step", "mean_over_steps", "per_sequence"]
     for section in sections + (["rollout"] if result.rollout_steps else []):
         if missing := [name for name in known if name not in getattr(result, section)]:
-            refuse(section, f"all of {', '.join(known)}", f"none of {missing[0]}")
+            raise NeuralEMError(f"{section}: {missing[0]} is missing")
 
 
 def _finite(number: float) -> float | None:

@@ -108,9 +108,7 @@ def export(
         try:
             make(model, T, folder)
         except ImportError as error:
-            raise NeuralEMError(
-                f"{format}: expected the extra 'onnx' (pip install 'neural-em[onnx]'): {error}"
-            ) from None
+            raise NeuralEMError(f"{format}: needs the extra: pip install 'neural-em[onnx]' ({error})") from None
         text = json.dumps(_description(model, format, T), indent=2)
         (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
     names = {**{part: f"{part}.{suffix}" for part in PARTS}, "about": ABOUT}

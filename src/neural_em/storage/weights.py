@@ -43,7 +43,7 @@ def save(
     try:
         kept = json.dumps(notes or {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
+        raise NeuralEMError(f"notes: cannot be written as JSON: {error}") from None
     header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
     write_whole(path, in_order(to_bytes(tensors, metadata=header)))
 
@@ -74,7 +74,7 @@ def filled(config: BaseConfig, weights: dict[str, Tensor], where: str) -> Model:
 def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict[str, Tensor]]:
     """Config, notes and tensors of a weight file."""
     if not Path(path).is_file():
-        refuse(f"{path}", "a weight file", "nothing there" if not Path(path).exists() else "another kind of file")
+        refuse(f"{path}", "a weight file", "a folder or a device" if Path(path).exists() else "nothing there")
     try:
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         values, notes = json.loads(header["config"]), json.loads(header.get("notes", "{}"))
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        raise NeuralEMError(f"{path}: expected a whole weight file, got one that cannot be read: {error}") from None
+        raise NeuralEMError(f"{path}: not a readable weight file: {error}") from None
     if not isinstance(notes, dict):
         refuse(f"{path}: notes", "a mapping", type(notes).__name__)
     try:

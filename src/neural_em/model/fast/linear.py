@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.gathering import Share, Tape
+from neural_em.model.fast.gathering import SharedParameters, Tape
 from neural_em.model.relational import of_pairs, others
 
 
@@ -62,7 +62,7 @@ class Linear(nn.Module):
         if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
             return parts, None
         tape = Tape(functools.partial(self.gradients, parts))
-        return Share.apply(tape, *parts), tape
+        return SharedParameters.apply(tape, *parts), tape
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight, as it is applied, and the bias."""
