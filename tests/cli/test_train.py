@@ -237,7 +237,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),
         (
             ["flying-shapes", "--data", "/no/such/file", "--objects", "3"],
-            "objects is for generated data; leave it out with --data",
+            "objects is for generated data; leave it out",
         ),
         (["flying-shapes", "--masks", "/no/such/file"], "--masks needs --data"),
         (["flying-shapes", "--resume"], "expected a run folder to resume, got nothing there"),
