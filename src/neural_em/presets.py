@@ -74,9 +74,7 @@ class Experiment:
     def for_frames(self, shape: Sequence[int], usual: BaseConfig | None = None) -> Experiment:
         """The same with a model for frames of this shape (T,C,H,W).
 
-        Args:
-            shape: of the data.
-            usual: the model before anybody changed it; a size that somebody chose, and that does not fit, is refused.
+        A size that does not fit, and that is not the ``usual`` model's but somebody's choice, is refused.
         """
         frames, steps = shape[0], self.training.steps
         if 1 < frames <= (steps or 0):

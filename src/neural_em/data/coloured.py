@@ -16,12 +16,12 @@ from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
 from neural_em.data.motion import UNIT, launch, reflect
 from neural_em.data.painting import ONE
 from neural_em.data.scenes import VELOCITIES
-from neural_em.data.shapes import BITMAPS
+from neural_em.data.shapes import BITMAPS, bitmap
 from neural_em.data.silhouettes import Pictures, blocks, from_bitmaps
 from neural_em.fields import Check, choice
 
 _TILE = 5  # pixels along a tile of a tetromino
-_TETROMINOES = ("####", "##/##", "###/.#.", ".##/##.", "##./.##", "###/#..", "###/..#")  # each turned all ways
+_TETROMINOES = ("####", "## ##", "### .#.", ".## ##.", "##. .##", "### #..", "### ..#")  # each turned all ways
 _SIX = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
 
 
@@ -79,7 +79,7 @@ class TetrominoesConfig(FlyingColoursConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
 
     def pictures(self, split: Split) -> Pictures:
-        return from_bitmaps([blocks(bitmap, _TILE) for bitmap in _tetrominoes()])
+        return from_bitmaps([blocks(figure, _TILE) for figure in _tetrominoes()])
 
     def own_colours(self, key: Tensor) -> Tensor:
         table = torch.tensor(_SIX, dtype=torch.uint8, device=key.device)
@@ -115,10 +115,9 @@ class ColouredDigitsConfig(OfDigits, FlyingColoursConfig):
 def _tetrominoes() -> Iterator[Tensor]:
     """Bitmaps of all ways in which the figures can lie."""
     for figure in _TETROMINOES:
-        bitmap = torch.tensor([[tile == "#" for tile in row] for row in figure.split("/")], dtype=torch.uint8)
         seen: list[Tensor] = []
         for turns in range(4):
-            turned = torch.rot90(bitmap, turns)
+            turned = torch.rot90(bitmap(figure), turns)
             if not any(torch.equal(turned, other) for other in seen):
                 seen.append(turned)
         yield from seen

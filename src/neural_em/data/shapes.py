@@ -35,12 +35,13 @@ _TRIANGLE = """
 """
 
 
-def _bitmap(picture: str) -> Tensor:
+def bitmap(picture: str) -> Tensor:
+    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
     return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
 
 
-SQUARE = _bitmap(_SQUARE)
-TRIANGLE = _bitmap(_TRIANGLE)
+SQUARE = bitmap(_SQUARE)
+TRIANGLE = bitmap(_TRIANGLE)
 BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
 
 
