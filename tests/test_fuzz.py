@@ -138,5 +138,5 @@ def test_weight_files_cut_at_every_boundary(weights: tuple[Path, bytes]) -> None
     assert len(lengths) > 30
     for length in lengths:
         path.write_bytes(content[:length])
-        with pytest.raises(NeuralEMError, match="not a readable weight file"):
+        with pytest.raises(NeuralEMError, match="expected a whole weight file, got one that cannot be read"):
             load(path)

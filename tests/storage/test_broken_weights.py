@@ -64,7 +64,7 @@ def test_a_file_cut_anywhere_is_refused(file):
     lengths = {0, 1, 7, 8, 9, header - 1, header, header + 1, len(data) - 1, *range(0, len(data), 97)}
     for length in sorted(lengths):
         file.write_bytes(data[:length])
-        refused(file, "not a readable weight file")
+        refused(file, "expected a whole weight file, got one that cannot be read")
 
 
 def test_a_file_with_more_at_its_end_is_refused(file):

@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         values, notes = json.loads(header["config"]), json.loads(header.get("notes", "{}"))
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        raise NeuralEMError(f"{path}: not a readable weight file: {error}") from None
+        raise NeuralEMError(f"{path}: expected a whole weight file, got one that cannot be read: {error}") from None
     if not isinstance(notes, dict):
         refuse(f"{path}: notes", "a mapping", type(notes).__name__)
     try:
