@@ -83,7 +83,7 @@ class Reproduction:
         """Trains and evaluates what is missing; what cannot be done does not hold up the others. Gives the page."""
         for training in trainings if self.settings else ():
             if wrong := wrong_settings(training, training.experiment(settings=self.settings)):
-                raise NeuralEMError(f"--set changes what {training.name} is: {wrong}; settings such as epochs are free")
+                raise NeuralEMError(f"--set changes what {training.name} is: {wrong}; training.epochs is free")
         if self.quick:  # says at once that whatever comes here is of toy size
             make(self.out)
             self._write_cells([])
