@@ -27,43 +27,33 @@ _PATHS = {"data.path": 1, "data.masks": 1, "weights": 3}  # how much of them a n
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides what a run computes.
+    """Everything that decides what a run computes."""
 
-    Attributes:
-        name: of the preset it comes from.
-        model: the network, its mixture and its loss.
-        data: what it sees.
-        training: how it is trained.
-        data_seed: names the generated data; one for all training seeds, so that they differ in nothing else.
-        stages: overrides for each of several runs in a row, each from the last one's best weights; none for one run.
-        carry_optimizer: each stage after the first goes on with Adam's moments and step count too, as they were in the
-            last one's best epoch.
-        weights: what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run
-            folder or a weight file; random weights where not given.
-    """
-
-    name: str = "flying-shapes"
-    model: BaseConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    data_seed: int = 0
+    name: str = "flying-shapes"  # of the preset it comes from
+    model: BaseConfig = field(default_factory=ModelConfig)  # the network, its mixture and its loss
+    data: DataConfig = field(default_factory=DataConfig)  # what it sees
+    training: TrainingConfig = field(default_factory=TrainingConfig)  # how it is trained
+    data_seed: int = 0  # names the generated data; one for all training seeds, so that they differ in nothing else
+    # overrides for each of several runs in a row, each from the last one's best weights; none for one run
     stages: tuple[tuple[str, ...], ...] = ()
+    # each stage after the first goes on with Adam's moments and step count too, as in the last one's best epoch
     carry_optimizer: bool = False
+    # what the run, or its first stage, begins with: a shipped model's name, or the absolute path of a run folder or a
+    # weight file; random weights where not given
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses parts that do not fit together, in every stage."""
         frames, steps = getattr(self.data, "frames", None), self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
         if self.weights is not None:
             object.__setattr__(self, "weights", lasting_name(self.weights))
             if (size := getattr(self.model, "step_size", None)) is not None:
-                refuse("model.step_size", "none, because the weights to begin with have their own", size)
+                raise NeuralEMError(f"model.step_size={size} is for random weights; those to begin with have their own")
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
-            refuse("stages", "none with weights, because each goes on with those of the one before", "weights")
+            raise NeuralEMError("stages cannot set weights: each goes on with those of the one before")
         if self.carry_optimizer and not self.stages:
-            refuse("carry_optimizer", "stages, from one to the next of which it is carried", "none")
+            raise NeuralEMError("carry_optimizer needs stages: the optimizer is carried from one to the next")
         self.parts()
 
     def stage(self, number: int) -> Experiment:
@@ -84,9 +74,7 @@ class Experiment:
     def for_frames(self, shape: Sequence[int], usual: BaseConfig | None = None) -> Experiment:
         """The same with a model for frames of this shape (T,C,H,W).
 
-        Args:
-            shape: of the data.
-            usual: the model before anybody changed it; a size that somebody chose, and that does not fit, is refused.
+        A size that does not fit, and that is not the ``usual`` model's but somebody's choice, is refused.
         """
         frames, steps = shape[0], self.training.steps
         if 1 < frames <= (steps or 0):
@@ -100,12 +88,7 @@ class Experiment:
         return replace(self, model=replace(self.model, **changes))
 
     def run_name(self, usual: Experiment, seeds: int = 1) -> str:
-        """A folder name that says what is special about the run.
-
-        Args:
-            usual: the preset; what is as it has it, is not named.
-            seeds: how many seeds are trained together.
-        """
+        """A folder name that says in what the run differs from its preset, and with which seeds it is trained."""
         if self.data.kind == "file":
             usual = replace(usual, data=DataConfig("file", path="."))
         before, now = (configs.flat(each) for each in (usual, self))
@@ -216,7 +199,6 @@ ABOUT: dict[str, str] = {
 
 
 def preset(name: str) -> Experiment:
-    """The experiment of that name."""
     if name not in PRESETS:
         unknown("preset", name, PRESETS)
     return PRESETS[name]
@@ -245,7 +227,7 @@ def build(
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
         own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
         if experiment.stages:
-            refuse("data", "a preset without stages, which are about the preset's own data", name)
+            raise NeuralEMError(f"--data needs a preset without stages; those of {name} are about its own data")
         training = replace(experiment.training, steps=None)  # as many as the user's own frames allow
         experiment = replace(experiment, data=DataConfig("file", **own, **sizes), training=training)
     elif masks is not None:
@@ -253,9 +235,9 @@ def build(
     overrides = list(overrides)
     changed = {configs.field_of(assignment) for assignment in overrides}
     if data is not None and "data.objects" in changed:
-        refuse("objects", "none, because your own data hold what they hold", "a number of objects")
+        raise NeuralEMError("objects is for generated data; leave it out with --data")
     if weights is not None and "weights" in changed:
-        refuse("weights", "one trained model", f"{os.fspath(weights)} and another one")
+        raise NeuralEMError(f"weights are given twice, as {os.fspath(weights)} and as a setting; choose one")
     return override(experiment, overrides)
 
 

@@ -59,8 +59,8 @@ def test_one_of_the_models_and_what_its_evaluations_say(run_nem: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["relational", "--set", "model.theta_size=9"], "such as training.epochs, got model.theta_size=9"),
-        (["static-shapes", "--set", "data.train_size=9"], "set: expected what leaves static-shapes the same"),
+        (["relational", "--set", "model.theta_size=9"], "--set changes what bouncing-balls is: model.theta_size=9"),
+        (["static-shapes", "--set", "data.train_size=9"], "--set changes what static-shapes is: data.train_size=9"),
         (["relational", "static-shapes"], "experiment: expected one of bouncing-balls, bouncing-balls-rnn-em"),
     ],
 )

@@ -235,7 +235,10 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["flying-shapes", "--seeds", "0"], "seeds: expected an integer from 1 to 1000, got 0"),
         (["flying-shapes", "--max-minutes", "0"], "max-minutes: expected a number above 0, got 0"),
         (["flying-shapes", "--data", "/no/such/file"], "/no/such/file"),
-        (["flying-shapes", "--data", "/no/such/file", "--objects", "3"], "objects: expected none"),
+        (
+            ["flying-shapes", "--data", "/no/such/file", "--objects", "3"],
+            "objects is for generated data; leave it out",
+        ),
         (["flying-shapes", "--masks", "/no/such/file"], "--masks needs --data"),
         (["flying-shapes", "--resume"], "expected a run folder to resume, got nothing there"),
         (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to resume"),

@@ -112,7 +112,7 @@ def test_at_least_the_wanted_share_of_each_object_is_seen() -> None:
     for share in (0.25, 0.75, 1.0):
         fields: dict[str, Any] = {"objects": 4, "most_objects": 4, "frames": 1, "visible": share}
         made = scenes("sprites", **fields)
-        drawn = made.objects(torch.arange(60))
+        drawn = made.drawn(torch.arange(60))
         seen = objects_seen(made.painter.paint(drawn)[1].transpose(0, 1), 4)
         for k in range(4):
             alone = drawn.picture * (torch.arange(4) == k)
@@ -125,7 +125,7 @@ def test_at_least_the_wanted_share_of_each_object_is_seen() -> None:
 def test_every_number_of_objects_is_equally_likely() -> None:
     """Of 1,200 sequences 300 each, with a deviation of 15; scenes that are drawn again keep their number."""
     made = scenes("sprites", objects=2, most_objects=5, frames=1, visible=0.6)
-    numbers = (made.objects(torch.arange(1200)).picture > 0).sum(dim=1)
+    numbers = (made.drawn(torch.arange(1200)).picture > 0).sum(dim=1)
     counts = torch.bincount(numbers, minlength=6)[2:]
     assert int(counts.sum()) == 1200
     assert bool(((counts - 300).abs() < 60).all())

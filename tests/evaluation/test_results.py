@@ -153,7 +153,7 @@ def test_a_result_from_before_there_were_rollouts_is_read(result: Result, tmp_pa
     assert old.curves == result.curves
     values["settings"]["rollout"] = 2  # says that there was one
     path.write_text(json.dumps(values))
-    with pytest.raises(NeuralEMError, match="rollout: expected all of total, intra"):
+    with pytest.raises(NeuralEMError, match="rollout: total is missing"):
         read_json(path)
     for wrong in ("many", [1], None, 1.5):
         values["settings"]["rollout"] = wrong

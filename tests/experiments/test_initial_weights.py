@@ -78,14 +78,14 @@ def test_weights_that_cannot_be_begun_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "weights", "message"),
     [
-        (["stages=[[weights=flying-shapes], []]"], None, "stages: expected none with weights"),
+        (["stages=[[weights=flying-shapes], []]"], None, "stages cannot set weights"),
         ([], "", "weights: expected a shipped model, a run folder or a weight file, got ''"),
         (
             ["weights=flying-mnist"],
             "flying-shapes",
-            "weights: expected one trained model, got flying-shapes and another",
+            "weights are given twice, as flying-shapes",
         ),
-        (["model.step_size=0.5"], "flying-shapes", "model.step_size: expected none"),
+        (["model.step_size=0.5"], "flying-shapes", "model.step_size=0.5 is for random weights"),
     ],
 )
 def test_weights_that_make_no_sense(overrides: list[str], weights: str | None, message: str) -> None:

@@ -167,5 +167,5 @@ def test_the_papers_stages_carry_it_and_older_runs_go_on_without(tmp_path: Path)
     [("flying-shapes", ["carry_optimizer=true"]), ("flying-mnist-staged", ["stages=[[carry_optimizer=true]]"])],
 )
 def test_there_has_to_be_a_next_stage(name: str, changes: list[str]) -> None:
-    with pytest.raises(NeuralEMError, match="carry_optimizer: expected stages"):
+    with pytest.raises(NeuralEMError, match="carry_optimizer needs stages"):
         build(name, changes)

@@ -8,50 +8,11 @@ import scipy.stats
 import torch
 from torch import nn
 
-from neural_em import NeuralEM, NeuralEMError, randomness
-from neural_em.model import ModelConfig, NoiseConfig, preset
-from tests.tiny import NETWORKS
+from neural_em import NeuralEMError
+from neural_em.model import ModelConfig
+from tests.model.tiny_em import TINIES, TINY, assignment, build, frames
 
-TINY = ModelConfig(height=4, width=6, theta_size=5, convolutions=(2,), hidden=4)
-TINIES = {
-    "rnn-em": dataclasses.replace(TINY, gamma_gradient=True),
-    "rnn-em, gaussian": dataclasses.replace(
-        TINY, channels=3, distribution="gaussian", normalize_input=True, noise=NoiseConfig("masked-uniform", 0.3)
-    ),
-    "n-em": dataclasses.replace(TINY, m_step="gradient", convolutions=(), hidden=0, gamma_gradient=True),
-    "n-em, deep": dataclasses.replace(TINY, m_step="gradient", channels=2, distribution="gaussian"),
-}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Layers this small are ten times slower on threads that wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def build(config, seed=0):
-    """A model in float64 whose every parameter is random."""
-    model = NeuralEM(config, seed).double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.1)
-    return model
-
-
-def frames(config, T=3, B=2, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(
-        T + 1, B, config.channels, config.height, config.width, generator=generator, dtype=torch.float64
-    ).to(dtype)
-
-
-def assignment(config, B=2, K=3, seed=0):
-    gamma = np.random.default_rng(seed).dirichlet(np.ones(K), (B, 1, config.height, config.width))
-    return torch.from_numpy(np.ascontiguousarray(gamma.transpose(0, 4, 1, 2, 3)))
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---- against numpy
@@ -264,96 +225,3 @@ def test_normalised_input_has_zero_mean_and_unit_deviation_for_each_component():
         flat = delta.flatten(2)
         torch.testing.assert_close(flat.mean(2), torch.zeros(2, 3, dtype=torch.float64), rtol=0, atol=1e-12)
         torch.testing.assert_close(flat.std(2, correction=0), torch.ones(2, 3, dtype=torch.float64))
-
-
-# ---- components, sizes and steps are free
-
-
-def test_components_are_chosen_at_call_time():
-    model, x = build(TINY), frames(TINY)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    model.unroll(x, components=3).loss.backward()
-    optimizer.step()
-    for K in (1, 2, 5, 9, np.int64(4)):
-        assert model.unroll(x, components=K).gamma.shape == (3, 2, K, 1, 4, 6)
-
-
-SIZES = [(1, 1, 1), (1, 2, 3), (3, 5, 7), (2, 9, 1), (4, 17, 11)]
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_preset_builds_for_any_size_and_number_of_components(name, size):
-    C, H, W = size
-    config = dataclasses.replace(preset(name), channels=C, height=H, width=W)
-    model, x = NeuralEM(config), torch.rand(3, 2, *size, generator=torch.Generator().manual_seed(0))
-    for K in (1, 3):
-        out = model.unroll(x, K, generator=torch.Generator().manual_seed(1))
-        assert out.psi.shape == (2, 2, K, *size)
-        torch.testing.assert_close(out.gamma.sum(2), torch.ones(2, 2, 1, H, W))
-        model.zero_grad()
-        out.loss.backward()
-        gradients = [parameter.grad for parameter in model.parameters()]
-        assert K == 1 or None not in gradients  # a single component has no pairs
-        assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
-        assert any(bool((parameter.grad != 0).any()) for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_one_component_is_a_recurrent_autoencoder(name):
-    """It owns every pixel exactly, so nothing is left for the inter-cluster loss, and the bound is the loss."""
-    config = dataclasses.replace(preset(name), height=11, width=10)
-    model, x = NeuralEM(config), torch.rand(3, 2, config.channels, 11, 10)
-    assert bool((model.start(x[0], 1).gamma == 1).all())
-    assert bool((model.draw(x, 1, torch.tensor([1, 2]))[1] == 1).all())
-    out = model.unroll(x, 1)
-    assert bool((out.gamma == 1).all())
-    assert bool((out.inter == 0).all())
-    torch.testing.assert_close(out.intra, out.upper_bound)
-    torch.testing.assert_close(out.total, out.intra)
-
-
-def test_steps_are_free():
-    model, x = build(TINY), frames(TINY, T=5)
-    x_noisy, gamma = frames(TINY, T=5, seed=1), assignment(TINY)
-    whole = model.unroll(x, 3, x_noisy=x_noisy, gamma=gamma)
-    short = model.unroll(x, 3, steps=2, x_noisy=x_noisy, gamma=gamma)
-    assert short.psi.shape[0] == 2
-    assert torch.equal(short.psi, whole.psi[:2])
-    assert torch.equal(short.total, whole.total[:2])
-    image = model.unroll(x[:1], 3)
-    assert image.psi.shape[0] == TINY.steps
-    assert model.unroll(x[:1], 3, steps=7).psi.shape[0] == 7
-
-
-@pytest.mark.parametrize("name", TINIES)
-def test_stepping_a_stream_is_the_unroll(name):
-    config = TINIES[name]
-    model, x, gamma = build(config), frames(config, T=4), assignment(config)
-    out = model.unroll(x, 3, x_noisy=x, gamma=gamma)
-    state = model.start(x[0], 3, gamma=gamma)
-    for t in range(4):
-        state, info = model.step(state, x[t], x[t + 1])
-        for field in ("theta", "psi", "gamma"):
-            assert torch.equal(getattr(state, field), getattr(out, field)[t])
-        for field in ("total", "intra", "inter", "upper_bound"):
-            assert getattr(info, field).shape == (2,)
-            torch.testing.assert_close(getattr(info, field).mean(), getattr(out, field)[t])
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", TINIES)
-def test_draws_and_unroll_are_the_same_on_a_gpu(name):
-    config = TINIES[name]
-    model, x = build(config), frames(config, T=3, B=6)
-    keys = randomness.keys(3, torch.arange(6))
-    drawn, out = model.draw(x, 3, keys), []
-    for device in ("cpu", "cuda"):
-        model, x = model.to(device), x.to(device)
-        x_noisy, gamma = model.draw(x, 3, keys)
-        assert torch.equal(x_noisy.cpu(), drawn[0])
-        torch.testing.assert_close(gamma.cpu(), drawn[1], rtol=1e-5, atol=1e-6)
-        out.append(model.unroll(x, 3, x_noisy=x_noisy, gamma=drawn[1].to(device)))
-    for a, b in zip(*out, strict=True):
-        torch.testing.assert_close(a, b.cpu(), rtol=1e-6, atol=1e-8)

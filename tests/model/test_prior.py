@@ -159,7 +159,7 @@ def test_a_rollout_adds_what_the_components_add_to_the_prior() -> None:
 def test_a_state_without_its_prior_is_refused() -> None:
     model, x = build(SINGLE), frames()
     state = model.start(x[0], K)
-    with pytest.raises(NeuralEMError, match=r"^state\.prior: expected what `start` gave, got none$"):
+    with pytest.raises(NeuralEMError, match=r"^state\.prior is missing; begin with the state that `start` gives$"):
         model.step(State(*state[:3]), x[0], x[1])
 
 

@@ -116,11 +116,11 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    refused(tmp_path, "expected a weight file, got something else$")
+    refused(tmp_path, "expected a weight file, got a folder or a device$")
     refused(tmp_path / "missing", "expected a weight file, got nothing there$")
     refused(tmp_path / "missing" / "deeper", "expected a weight file, got nothing there$")
     os.mkfifo(tmp_path / "pipe")
-    refused(tmp_path / "pipe", "expected a weight file, got something else$")
+    refused(tmp_path / "pipe", "expected a weight file, got a folder or a device$")
 
 
 @pytest.mark.parametrize(("change", "pattern"), [

@@ -21,7 +21,7 @@ def open_array(path: Path, role: str = "frames") -> NDArray[Any]:
     """The array in a ``.npy`` file, not yet read, or in a ``.npz`` archive under a name that fits its role."""
     found = find_array(path, role)
     if found is None:
-        refuse(str(path), f"an array named {' or '.join(_NAMES[role])}", "none")
+        raise NeuralEMError(f"{path}: no array in it is named {' or '.join(_NAMES[role])}")
     return found
 
 
@@ -105,7 +105,7 @@ def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
             shape, _, dtype = _header(file)
             wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if dtype.hasobject or not wanted <= info.file_size:
-            refuse(f"{path}: {info.filename}", f"{shape} of {dtype}", f"{info.file_size} bytes")
+            refuse(f"{path}: {info.filename}", f"{shape} of {dtype}, as its header says", f"{info.file_size} bytes")
         if wanted > memory_budget("cpu"):
             refuse(f"{path}: {info.filename}", "an array that fits into memory (else use .npy)", f"{wanted} bytes")
         with archive.open(info) as file:

@@ -37,10 +37,6 @@ class Tracks(NamedTuple):
     met: Tensor  # (N,T,K) bool; nothing before the first frame
     curtain: Tensor | None = None  # (N,2) float32: upper left corner
 
-    def select(self, rows: Tensor | slice) -> Tracks:
-        """Some of the scenes."""
-        return Tracks(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
-
 
 def simulate(balls: Balls, frames: int, height: int, width: int) -> Tracks:
     """Moves the balls without friction; collisions are elastic, along the line between the centres."""
@@ -109,13 +105,8 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def throw(key: Tensor, radius: Tensor, mass: Tensor, height: int, width: int, speed: float) -> tuple[Balls, Tensor]:
     """Balls (N,K) inside the frame and apart from each other, with random velocities; and which scenes succeeded (N,).
 
-    Args:
-        key: (N,), what the scenes are drawn from.
-        radius: (N,K) float64; 0 for a ball that is not there.
-        mass: (N,K) float64.
-        height: of the frame.
-        width: of the frame.
-        speed: root of the sum of all squared velocities, in pixels a frame.
+    Radius and mass are (N,K) float64, of a ball that is not there 0; speed is the root of the sum of all squared
+    velocities, in pixels a frame.
     """
     N, K = radius.shape
     position = torch.zeros(N, K, 2, dtype=torch.float64, device=radius.device)

@@ -124,7 +124,6 @@ class DataConfig(Checked):
         return {"training": self.train_size, "validation": self.validation_size, "test": self.test_size}
 
     def size(self, split: Part) -> int:
-        """Sequences in the split, at most."""
         sizes = self.sizes()
         if split not in sizes:
             unknown("split", split, sizes)

@@ -21,27 +21,16 @@ class Batch(NamedTuple):
 
 
 class Dataset(ABC):
-    """Sequences by index.
+    """Sequences by index."""
 
-    Attributes:
-        shape: (T,C,H,W) of a sequence.
-        has_groups: Whether the true groups are known.
-        device: Where the batches are.
-        resident: Whether all of it lies on the device, so that a batch can be taken without the host.
-        endless: Whether indices may go beyond the length: ``epoch * length + i`` is then a sequence of its own.
-        note: What a reader of scores has to know about the data; usually empty.
-        background: Whether group 0 is the background and nothing else, so that it can be scored too.
-        truth: What `properties` asks; ``None`` where nobody knows.
-    """
-
-    shape: tuple[int, int, int, int]
-    has_groups: bool
-    device: torch.device
-    resident: bool = False
-    endless: bool = False
-    note: str = ""
-    background: bool = False
-    truth: Callable[[Tensor], dict[str, Tensor]] | None = None
+    shape: tuple[int, int, int, int]  # (T,C,H,W) of a sequence
+    has_groups: bool  # whether the true groups are known
+    device: torch.device  # where the batches are
+    resident: bool = False  # whether all of it lies on the device, so that a batch can be taken without the host
+    endless: bool = False  # whether indices may go beyond the length: ``epoch * length + i`` is then a sequence too
+    note: str = ""  # what a reader of scores has to know about the data
+    background: bool = False  # whether group 0 is the background and nothing else, so that it can be scored too
+    truth: Callable[[Tensor], dict[str, Tensor]] | None = None  # what `properties` asks; None where nobody knows
 
     @abstractmethod
     def __len__(self) -> int:
@@ -50,6 +39,14 @@ class Dataset(ABC):
     @abstractmethod
     def batch(self, indices: Tensor) -> Batch:
         """The sequences at the given indices (B,) int64, on the CPU or on the data's device."""
+
+    def checked(self, indices: Tensor) -> Tensor:
+        """Refuses indices that are not there; those on a GPU are taken as they are where looking would be a wait."""
+        if len(indices) and not (indices.is_cuda and self.resident):
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or (high >= len(self) and not self.endless):
+                refuse("indices", f"numbers from 0 to {len(self) - 1}", f"{low} to {high}")
+        return indices
 
     def collisions(self, indices: Tensor) -> Tensor | None:
         """Where (T,B,H,W) the frames of these sequences show objects that have just met; None where nobody knows."""
@@ -70,33 +67,21 @@ class MemoryDataset(Dataset):
     resident = True
 
     def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
-        """Takes the data as it is.
-
-        Args:
-            frames: (N,T,C,H,W), any type; the sample axis is first so that a batch is one selection of rows.
-            groups: (N,T,H,W) uint8, or ``None``.
-            levels: The value that stands for 1.0.
-            note: See the class.
-        """
+        """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
         _, T, C, H, W = frames.shape
         self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
         self._frames, self._groups = frames, groups
-        self._levels = _levels_tensor(levels, frames.device)
+        self._levels = levels_tensor(levels, frames.device)
 
     def __len__(self) -> int:
-        """How many sequences there are."""
         return len(self._frames)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
         return self._frames.nbytes + (self._groups.nbytes if self._groups is not None else 0)
 
     def batch(self, indices: Tensor) -> Batch:
-        """See the base; no copy to the host and no waiting, where the indices are on the device already."""
-        if not indices.is_cuda and len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
-            refuse("indices", f"numbers from 0 to {len(self) - 1}", f"{int(indices.min())} to {int(indices.max())}")
-        indices = indices.to(self.device, non_blocking=True)
+        indices = self.checked(indices).to(self.device, non_blocking=True)
         groups = None if self._groups is None else self._groups.index_select(0, indices)
         return _batch(self._frames.index_select(0, indices), groups, self._levels)
 
@@ -121,19 +106,13 @@ class StreamingDataset(Dataset):
         self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
         self.endless = endless
         self._reader, self._length = reader, length
-        self._levels = _levels_tensor(reader.levels, self.device)
+        self._levels = levels_tensor(reader.levels, self.device)
 
     def __len__(self) -> int:
-        """How many sequences make an epoch."""
         return self._length
 
     def batch(self, indices: Tensor) -> Batch:
-        """See the base."""
-        if len(indices):
-            low, high = int(indices.min()), int(indices.max())
-            if low < 0 or (high >= self._length and not self.endless):
-                refuse("indices", f"numbers from 0 to {self._length - 1}", f"{low} to {high}")
-        frames, groups = self._reader.read(indices)
+        frames, groups = self._reader.read(self.checked(indices))
         groups = None if groups is None else groups.to(self.device)
         return _batch(frames.to(self.device), groups, self._levels)
 
@@ -150,7 +129,7 @@ def memory_budget(device: torch.device | str) -> int:
         return 4 << 30
 
 
-def _levels_tensor(levels: int, device: torch.device) -> Tensor | None:
+def levels_tensor(levels: int, device: torch.device) -> Tensor | None:
     # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
     return None if levels == 1 else torch.tensor(float(levels), device=device)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em.data.config import Split, kind
-from neural_em.data.generated import make
+from neural_em.data.generated import SceneConfig, generate
 from neural_em.data.mnist import load_images
-from neural_em.data.scenes import FlyingConfig, Overlap, Scenes, Sprites
+from neural_em.data.scenes import FlyingConfig, Scenes, Sprites
 from neural_em.errors import refuse
 from neural_em.fields import Check, choice, integer, number, optional, text
 
@@ -86,37 +86,45 @@ def digit_sprites(digits: NDArray[np.int16], cropped: bool, threshold: float, ov
     )
 
 
+class OfDigits(SceneConfig):
+    """What configs with the fields ``digits`` and ``mnist`` share."""
+
+    digits: int | None
+    mnist: str | None
+
+    BOX: ClassVar[tuple[int, int]] = (14, 14)  # a halved digit
+    PIXELS: ClassVar[int] = 49  # a quarter of its box is ink
+    CHECKS: ClassVar[Mapping[str, Check]] = {"digits": optional(integer(1, 10**6)), "mnist": optional(text)}
+
+    def note(self) -> str:
+        """Where the splits share their digits."""
+        shared = f"validation and test draw on the same {self.digits} digits as training"
+        return "; ".join(text for text in (shared if self.digits is not None else "", super().note()) if text)
+
+    def without_paths(self) -> Self:
+        nowhere: Any = {"mnist": None}
+        return replace(self, **nowhere)
+
+
 @kind("flying-mnist")
 @dataclass(frozen=True, kw_only=True)
-class FlyingDigitsConfig(FlyingConfig):
-    """Handwritten digits.
-
-    Attributes:
-        threshold: a digit's pixels are those above this, which decides what is scored.
-        overlap_above: digits overlap in a pixel, which is then not scored, where two are above this; ``None``: above
-            the threshold.
-        digits: draw only on the first so many training digits, in every split; ``None``: all digits.
-        mnist: folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
-        crop: digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each
-            is a box of 14 x 14 pixels, empty borders included.
-    """
+class FlyingDigitsConfig(OfDigits, FlyingConfig):
+    """Handwritten digits."""
 
     objects: int = 2
     height: int = 24
     width: int = 24
-    threshold: float = 0.5
-    overlap_above: float | None = None
-    digits: int | None = None
-    mnist: str | None = None
+    threshold: float = 0.5  # a digit's pixels are those above this, which decides what is scored
+    overlap_above: float | None = None  # where two digits are above this, nothing is scored; ``None``: the threshold
+    digits: int | None = None  # draw only on the first so many training digits, in every split; ``None``: all digits
+    mnist: str | None = None  # folder of MNIST's IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download
+    # digits are cropped to their ink ``before`` they are halved, which is usual, or ``after``; ``none``: each is a box
+    # of 14 x 14 pixels, empty borders included
     crop: Crop = "before"
 
-    BOX: ClassVar[tuple[int, int]] = (14, 14)  # a halved digit
-    PIXELS: ClassVar[int] = 49  # a quarter of its box is ink
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "threshold": number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
         "overlap_above": optional(number("a number from 0 to the threshold", 0, 1)),
-        "digits": optional(integer(1, 10**6)),
-        "mnist": optional(text),
         "crop": choice(("before", "after", "none")),
     }
 
@@ -126,7 +134,6 @@ class FlyingDigitsConfig(FlyingConfig):
         return super().from_older({"crop": "none", **values})
 
     def check_together(self) -> None:
-        """What is an overlap is at most what is a digit."""
         super().check_together()
         if self.overlap_above is not None and self.overlap_above > self.threshold:
             refuse("overlap_above", f"a number from 0 to the threshold, {self.threshold}", self.overlap_above)
@@ -138,38 +145,15 @@ class FlyingDigitsConfig(FlyingConfig):
         sprites = digit_sprites(digits, self.crop != "none", self.threshold, above)
         return Scenes(self, sprites, split, seed, device)
 
-    def note(self) -> str:
-        """Where the splits share their digits."""
-        shared = f"validation and test draw on the same {self.digits} digits as training"
-        return "; ".join(text for text in (shared if self.digits is not None else "", super().note()) if text)
-
-    def without_paths(self) -> FlyingDigitsConfig:
-        """Without the folder of MNIST."""
-        return replace(self, mnist=None)
-
 
 def _level(value: float) -> int:
     return int(Fraction(value) * LEVELS)  # exact: 0.3 * 1020 must not round
 
 
 def flying_mnist(
-    num: int,
-    objects: int = 2,
-    frames: int = 21,
-    seed: int = 0,
-    split: Split = "training",
-    device: torch.device | str = "cpu",
-    start: int = 0,
-    digits: int | None = None,
-    overlap: Overlap = "maximum",
-    threshold: float = 0.5,
-    mnist: str | os.PathLike[str] | None = None,
-    height: int = 24,
-    width: int = 24,
-    velocities: Sequence[int] = (-1, 0, 1),
-    overlap_above: float | None = None,
-    crop: Crop = "before",
-) -> tuple[Tensor, Tensor]:
+    num: int, objects: int = 2, frames: int = 21, seed: int = 0, split: Split = "training",
+    device: torch.device | str = "cpu", start: int = 0, **fields: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do.
 
     Args:
@@ -180,28 +164,24 @@ def flying_mnist(
         split: "training", "validation" or "test"; they share no sequence, and no digit unless ``digits`` is given.
         device: Where to make them.
         start: Index of the first sequence.
-        digits: Draw on the first so many training digits only, in every split: 20 and 500 are the paper's stages.
-        overlap: How values combine where digits overlap: their "maximum", or their "sum" cut at 1.
-        threshold: A pixel belongs to a digit where the digit's value is above this. The paper does not say where;
-            0.5 is what the first author's earlier data set of several digits takes. It decides what is scored, not
-            what is trained on, and matters: grey rims are hard to assign. One digit of 70,000 keeps no pixel.
-        mnist: Folder of the IDX files; ``None``: ``$NEM_MNIST``, the cache, or a download.
-        height: Of a frame, in pixels.
-        width: Of a frame, in pixels.
-        velocities: What each axis's velocity is drawn from, in pixels per frame.
-        overlap_above: Digits overlap in a pixel where two are above this; ``None``: above the threshold. The paper does
-            not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to assign.
-        crop: Digits are cropped to their ink (what is above 0), so that each has its own size and its own room to move:
-            "before" they are halved, or "after" it; "none" leaves them in boxes of 14 x 14 pixels. The paper does not
-            say; the first author's earlier data set of several digits crops them before anything else.
+        fields: ``height`` and ``width`` of a frame, 24 pixels, ``velocities`` as of ``flying_shapes``, and
+
+            * ``digits``: draw on the first so many training digits only, in every split: 20 and 500 are the paper's
+              stages;
+            * ``mnist``: folder of the IDX files; else ``$NEM_MNIST``, the cache, or a download;
+            * ``overlap``: how values combine where digits overlap: their "maximum", their "sum" cut at 1, or "hide";
+            * ``threshold``: a pixel belongs to a digit where the digit's value is above this. The paper does not say
+              where; 0.5 is what the first author's earlier data set of several digits takes. It decides what is scored,
+              not what is trained on, and matters: grey rims are hard to assign. One digit of 70,000 keeps no pixel;
+            * ``overlap_above``: digits overlap in a pixel where two are above this, else above the threshold. The paper
+              does not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to
+              assign;
+            * ``crop``: digits are cropped to their ink (what is above 0), so that each has its own size and its own
+              room to move: "before" they are halved, or "after" it; "none" leaves them in boxes of 14 x 14 pixels. The
+              paper does not say; the first author's earlier data set of several digits crops them before anything else.
 
     Returns:
         Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
         one is.
     """
-    config = FlyingDigitsConfig(
-        "flying-mnist", objects=objects, frames=frames, height=height, width=width, velocities=tuple(velocities),
-        overlap=overlap, threshold=threshold, overlap_above=overlap_above, digits=digits,
-        mnist=None if mnist is None else os.fspath(mnist), crop=crop,
-    )  # fmt: skip
-    return make(config.scenes(split, seed, device), num, start)
+    return generate("flying-mnist", num, seed, split, device, start, objects=objects, frames=frames, **fields)

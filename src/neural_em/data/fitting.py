@@ -20,21 +20,15 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601, as Pillow's ow
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a frame has to become.
-
-    Attributes:
-        height, width: The size.
-        channels: "grey", "colour" or "binary".
-        fit: "none" refuses another size; "resize" stretches; "crop" cuts out the centre; "crop-resize" cuts out the
-            largest centred part of the right shape and resizes it.
-        threshold: For "binary": 1 above this.
-    """
+    """What a frame has to become."""
 
     height: int
     width: int
     channels: Literal["grey", "colour", "binary"] = "grey"
+    # "none" refuses another size; "resize" stretches; "crop" cuts out the centre; "crop-resize" cuts out the largest
+    # centred part of the right shape and resizes it
     fit: Fit = "none"
-    threshold: float = 0.5
+    threshold: float = 0.5  # for "binary": 1 above this
 
     @property
     def depth(self) -> int:

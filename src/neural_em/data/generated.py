@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, DataConfig, Part, Split
+from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, integer
 
 
@@ -35,15 +35,24 @@ class Generator(Protocol):
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
 
 
+class SplitScenes:
+    """What generators have in common: the split that they make, under one seed, on one device."""
+
+    levels = 1
+    dtype = torch.uint8
+
+    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.config, self.shape, self.device = config, config.shape, torch.device(device)
+        self.seed, self.split = seed, SPLITS.index(split)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SceneConfig(DataConfig):
-    """Generated sequences of objects.
+    """Generated sequences of objects."""
 
-    Attributes:
-        objects: in a sequence.
-    """
-
-    objects: int = 3
+    objects: int = 3  # in a sequence
     frames: int = 21
     height: int = 28
     width: int = 28
@@ -57,19 +66,25 @@ class SceneConfig(DataConfig):
     PIXELS: ClassVar[int] = 1  # about as many has a small object
 
     def check_together(self) -> None:
-        """Refuses frames without room for the objects."""
-        rows, columns = self.BOX
+        (rows, columns), size = self.BOX, f"{self.height} x {self.width}"
         if self.height < rows or self.width < columns:
-            refuse(
-                "height x width", f"at least {rows} x {columns} for an object to fit", f"{self.height} x {self.width}"
-            )
-        room = self.height * self.width // self.PIXELS
-        if self.objects > room:
-            refuse("objects", f"at most {room}, which fit into {self.height} x {self.width} pixels", self.objects)
+            refuse("height x width", f"at least {rows} x {columns} for an object to fit", size)
+        if self.most > self.room:
+            name = "objects" if self.most == self.objects else "most_objects"
+            refuse(name, f"at most {self.room}, which fit into {size} pixels", self.most)
+
+    @property
+    def most(self) -> int:
+        """Objects in a sequence, at most."""
+        return self.objects
+
+    @property
+    def room(self) -> int:
+        """Objects that fit into a frame."""
+        return self.height * self.width // self.PIXELS
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(T,C,H,W) of a sequence."""
         return self.frames, self.CHANNELS, self.height, self.width
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Generator:
@@ -104,11 +119,9 @@ class SceneReader:
     """Generated sequences, made when asked for."""
 
     def __init__(self, scenes: Generator) -> None:
-        """Makes them on the generator's device."""
         self.levels, self._scenes = scenes.levels, scenes
 
     def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Frames (B,T,C,H,W) and groups (B,T,H,W)."""
         return painted(self._scenes, indices)
 
 
@@ -125,7 +138,7 @@ def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 def generate(
     kind: str, num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
-    **fields: object,
+    dtype: torch.dtype = torch.float32, **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sequences of any generated kind.
 
@@ -136,19 +149,16 @@ def generate(
         split: "training", "validation" or "test".
         device: Where to make them.
         start: Index of the first sequence.
+        dtype: Of the frames; for binary ones uint8 needs a quarter of the memory.
         fields: Of the kind's config: objects, frames, height, width, ground ...
 
     Returns:
-        Frames (T,N,C,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
+        Frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
     """
     config = DataConfig(kind, **fields)
     if not isinstance(config, SceneConfig):
         refuse("kind", "one that is generated", repr(kind))
-    return make(config.scenes(split, seed, device), num, start)
-
-
-def make(scenes: Generator, num: int, start: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Frames (T,N,C,H,W) in [0, 1] and groups (T,N,H,W) uint8 of ``num`` sequences from index ``start`` on."""
+    scenes = config.scenes(split, seed, device)
     if num < 0 or start < 0:
         refuse("num and start", "integers >= 0", f"{num} and {start}")
     if not dtype.is_floating_point and scenes.levels > 1:

@@ -13,21 +13,11 @@ from neural_em.data.hdf5 import write_hdf5
 
 
 def export_hdf5(
-    path: str | os.PathLike[str],
-    config: SceneConfig,
-    seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    path: str | os.PathLike[str], config: SceneConfig, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, int]:
-    """Writes all three splits of a generated kind in the authors' layout.
+    """Writes all three splits of a generated kind in the authors' layout; the file appears when it is complete.
 
-    Args:
-        path: The HDF5 file; it appears when it is complete.
-        config: What to make, and how many sequences of each split.
-        seed: Names the data.
-        progress: Called with the number of sequences written so far and in all.
-
-    Returns:
-        How many sequences each split has.
+    Gives how many sequences each split has, and tells ``progress`` how many are written so far and in all.
     """
     splits = {split: cast(Split, split) for split in SPLITS}
     sizes = {name: config.size(split) for name, split in splits.items()}

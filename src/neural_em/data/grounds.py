@@ -94,7 +94,6 @@ class Tables(NamedTuple):
 
     @classmethod
     def on(cls, device: torch.device | str) -> Tables:
-        """The tables on a device."""
         return cls(directions(device), textures().to(device))
 
 

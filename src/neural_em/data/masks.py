@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from neural_em.data import arrays, images
 from neural_em.data.fitting import Labels
 from neural_em.data.sources import Source
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 
 
 class Masks(Protocol):
@@ -35,7 +35,7 @@ def open_masks(path: Path, masks: Path | None, clips: Sequence[Source]) -> Masks
     if masks.suffix.lower() not in images.SUFFIXES:
         refuse(str(masks), "a folder of label images, a label image or a NumPy array", repr(masks.suffix))
     if len(clips) != 1 or clips[0].stems() is None or len(clips[0].stems() or ()) != 1:
-        refuse(str(masks), "one image, for one label image", path)
+        raise NeuralEMError(f"{masks}: one label image is for one image, not for all of {path}")
     return _FileMasks([[masks]])
 
 
@@ -70,13 +70,13 @@ def _folder_name(clip: Source) -> str:
 def _check_names(folder: Path, known: set[str]) -> None:
     for entry in images.visible(folder):
         if entry.is_dir() and entry.name not in known:
-            refuse(str(entry), "a clip of the same name as these masks", "none")
+            raise NeuralEMError(f"{entry}: no clip has the name of this folder of masks")
 
 
 def _match(folder: Path, clip: Source) -> list[Path | None]:
     """The label image of each frame; frames without one are not scored."""
     if not folder.is_dir():
-        refuse(str(folder), f"a folder with the masks of {clip.name}", "none")
+        raise NeuralEMError(f"{folder}: no such folder; the masks of {clip.name} should be there")
     found = {path.stem: path for path in images.visible(folder) if path.suffix.lower() in images.SUFFIXES}
     stems = clip.stems()
     if stems is None:  # a video's frames have no names: their order counts
@@ -85,9 +85,9 @@ def _match(folder: Path, clip: Source) -> list[Path | None]:
         return list(found.values())
     orphans = [path for stem, path in found.items() if stem not in set(stems)]
     if orphans:
-        refuse(str(orphans[0]), "an image of the same name as this mask", "none")
+        raise NeuralEMError(f"{orphans[0]}: no image has the name of this mask")
     if not found:
-        refuse(str(folder), "label images", "none")
+        raise NeuralEMError(f"{folder}: no label images in this folder")
     return [found.get(stem) for stem in stems]
 
 

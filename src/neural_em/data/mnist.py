@@ -31,12 +31,9 @@ _MAX_RATIO = 1032  # deflate cannot compress further: a header that claims more 
 
 
 def load_images(part: Part, folder: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
-    """The digits of one of MNIST's two files: (N, 28, 28) uint8.
+    """The digits of one of MNIST's two files, gzipped or not: (N, 28, 28) uint8.
 
-    Args:
-        part: "train" or "t10k".
-        folder: Where the IDX files are, gzipped or not. ``None``: the folder in the environment variable
-            ``NEM_MNIST``, else the cache folder, else a download into it.
+    Without a folder they are taken from the one that ``NEM_MNIST`` names, else from the cache, else downloaded into it.
     """
     path = _locate(part, folder)
     status = path.stat()

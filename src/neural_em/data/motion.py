@@ -19,19 +19,19 @@ _BEND = 10  # of a curve, at most: headings a frame
 def reflect(start: Tensor, velocity: Tensor, room: Tensor, frames: int) -> Tensor:
     """Positions over time of things that move at constant speed between the walls 0 and ``room``.
 
-    A wall is touched for one frame: ..., 1, 0, 1, ... and ..., 15, 16, 15, ...
-
-    Args:
-        start: Integer positions at frame 0, each in [0, room]; any shape S.
-        velocity: Integer pixels per frame, of shape S.
-        room: The largest position, of shape S; 0 means there is no room to move.
-        frames: How many frames.
-
-    Returns:
-        Integer positions of shape (*S, frames).
+    A wall is touched for one frame: ..., 1, 0, 1, ... and ..., 15, 16, 15, ... Start, velocity and room are integers
+    of one shape S, the positions (*S, frames); a room of 0 is none to move in.
     """
     steps = torch.arange(frames, device=start.device, dtype=start.dtype)
     return fold(start[..., None] + velocity[..., None] * steps, room[..., None])
+
+
+def launch(key: Tensor, room: Tensor, velocities: Tensor) -> tuple[Tensor, Tensor]:
+    """Corners in [0, room] and velocities out of a list (V,), for rooms (N,K,2), all equally likely; streams 1 to 4."""
+    K = room.shape[1]
+    corner = [randomness.integers(key, K, room[..., axis] + 1, stream=1 + axis) for axis in (0, 1)]
+    choice = [randomness.integers(key, K, len(velocities), stream=3 + axis) for axis in (0, 1)]
+    return torch.stack(corner, dim=-1), velocities[torch.stack(choice, dim=-1)]
 
 
 def fold(unfolded: Tensor, wall: Tensor) -> Tensor:
@@ -48,15 +48,10 @@ def directions(device: torch.device | str = "cpu") -> Tensor:
 
 
 def wander(key: Tensor, start: Tensor, room: Tensor, frames: int, speed: int, varied: bool) -> Tensor:
-    """Positions (N,K,2,T) of things that fly at any speed up to the given one, in any direction.
+    """Positions (N,K,2,T) of things that fly at any speed up to the given one, in any direction; streams from 32 on.
 
-    Args:
-        key: (N,), what they are drawn from; streams from 32 on.
-        start: (N,K,2) in 1/256 pixels, each in [0, room].
-        room: (N,K,2) likewise.
-        frames: T.
-        speed: at most, in 1/256 pixels a frame.
-        varied: Some stand still, some fly straight on, some in curves, some speed up or slow down, equally many.
+    Start, room (N,K,2) and speed are in 1/256 pixels. Varied: equally many stand still, fly straight on, fly in curves,
+    and speed up or slow down.
     """
     count = start.shape[1]
     pace, change = (randomness.integers(key, count, speed + 1, stream=32 + i) for i in (0, 1))  # (N,K)

@@ -6,19 +6,19 @@ for the host, so that painting can be a part of a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from neural_em.data.drawn import lots, select
 from neural_em.data.grounds import ONE_COLOUR, Ground, Tables, paint_ground
 from neural_em.data.motion import UNIT
 from neural_em.data.silhouettes import Pictures
 from neural_em.data.surfaces import add_noise, noise_table, surfaces
 
 ONE = 4096  # stands for one cell of a picture a pixel
-_PAINTED = {"cpu": 1 << 19, "cuda": 1 << 25}  # pixels at a time
+PAINTED = {"cpu": 1 << 19, "cuda": 1 << 25}  # pixels at a time
 
 
 class Objects(NamedTuple):
@@ -34,10 +34,6 @@ class Objects(NamedTuple):
     surface: Tensor  # (N,K) int64
     noise: Tensor  # (N,) int32: the camera's deviation, in 1/16 levels
 
-    def select(self, rows: Tensor | slice) -> Objects:
-        """Some of the scenes."""
-        return Objects(Ground(*(part[rows] for part in self.ground)), *(part[rows] for part in self[1:]))
-
 
 class Patch(NamedTuple):
     """P pixels of each of N scenes, and which cell of an object's picture each of them shows; some lie outside it."""
@@ -48,16 +44,7 @@ class Patch(NamedTuple):
 
 
 class Painter:
-    """Paints scenes of one kind on one device.
-
-    Args:
-        pictures: What objects may look like.
-        shape: (T,C,H,W) of a sequence, C = 3.
-        reach: Side of a square, in pixels, that holds any object wherever its centre is.
-        ground: One of `grounds.GROUNDS`.
-        plain: Objects are of one colour each, and the camera is without noise.
-        device: Where to paint.
-    """
+    """Paints scenes of one kind, sequences (T,3,H,W), on one device; see `ColourConfig` for ``reach`` and ``plain``."""
 
     def __init__(
         self, pictures: Pictures, shape: tuple[int, int, int, int], reach: int, ground: str, plain: bool,
@@ -68,13 +55,6 @@ class Painter:
         self._one_colour = plain and ground in ONE_COLOUR
         self._tables, self._surfaces = Tables.on(device), surfaces().to(device)
         self._noise = noise_table().to(device)
-
-    def lots(self, count: int, frames: int) -> Iterator[slice]:
-        """So many sequences in parts that are painted at a time."""
-        H, W = self.shape[2:]
-        lot = max(1, _PAINTED["cuda" if self.device.type == "cuda" else "cpu"] // (frames * H * W))
-        for first in range(0, count, lot):
-            yield slice(first, min(first + lot, count))
 
     def paint(self, objects: Objects) -> tuple[Tensor, Tensor]:
         """Frames (N,T,3,H,W) uint8 and groups (N,T,H,W) uint8 of the scenes."""
@@ -93,8 +73,8 @@ class Painter:
         """Whether (N,) that share of every object that is there (N,K), at least, is seen in the first frame."""
         H, W = self.shape[2:]
         enough = torch.ones_like(there)
-        for rows in self.lots(len(there), 1):
-            some = objects.select(rows)
+        for rows in lots(len(there), H * W, PAINTED[self.device.type]):
+            some = select(objects, rows)
             top = torch.zeros(len(some.key), H * W, dtype=torch.uint8, device=self.device)
             areas = []
             for k in range(there.shape[1]):

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import MAX_OBJECTS, MAX_SIDE, SPLITS, Split
-from neural_em.data.generated import Painted, SceneConfig
-from neural_em.data.motion import reflect
-from neural_em.errors import refuse, unknown
+from neural_em.data.drawn import lots, select
+from neural_em.data.generated import Painted, SceneConfig, SplitScenes
+from neural_em.data.motion import launch, reflect
+from neural_em.errors import refuse
 from neural_em.fields import Check, choice, integer, several
 
 _SCENE, _PARTITION = 0x5CE9E, 0x0A371  # keep these numbers apart from every other use of a seed
@@ -32,55 +33,37 @@ _PAINTED = {"cpu": 256 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
 
 
 Overlap = Literal["maximum", "sum", "hide"]
+VELOCITIES = several(integer(-MAX_SIDE, MAX_SIDE), f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlyingConfig(SceneConfig):
-    """Pictures that fly in straight lines and bounce off the walls.
+    """Pictures that fly in straight lines and bounce off the walls."""
 
-    Attributes:
-        velocities: pixels per frame, drawn for each axis; all are equally likely.
-        overlap: how values combine where objects overlap: the ``maximum``, their ``sum`` cut at 1, or the later one
-            ``hide``s the earlier. Hidden pixels count as the later one's; otherwise shared ones are not scored.
-    """
-
-    velocities: tuple[int, ...] = (-1, 0, 1)
+    velocities: tuple[int, ...] = (-1, 0, 1)  # pixels per frame, drawn for each axis; all are equally likely
+    # how values combine where objects overlap: the ``maximum``, their ``sum`` cut at 1, or the later one ``hide``s the
+    # earlier; hidden pixels count as the later one's, otherwise shared ones are not scored
     overlap: Overlap = "maximum"
 
-    CHECKS: ClassVar[Mapping[str, Check]] = {
-        "velocities": several(integer(-MAX_SIDE, MAX_SIDE), f"a list of integers from -{MAX_SIDE} to {MAX_SIDE}"),
-        "overlap": choice(("maximum", "sum", "hide")),
-    }
+    CHECKS: ClassVar[Mapping[str, Check]] = {"velocities": VELOCITIES, "overlap": choice(("maximum", "sum", "hide"))}
 
 
 @dataclass(frozen=True)
 class Sprites:
-    """S pictures that can be painted, each a list of P pixels; the lists are padded by repeating a pixel.
+    """S pictures that can be painted, each a list of P pixels; the lists are padded by repeating a pixel."""
 
-    Attributes:
-        rows, columns: (S,P) int32 or int64, counted from the picture's top left corner.
-        values: (S, P) int16 in [0, levels].
-        height, width: (S,) int64.
-        levels: The value that stands for 1.0.
-        threshold: A pixel belongs to the object where its value is above this,
-        overlap_above: and no other object's is above this, which is at most the threshold.
-    """
-
-    rows: Tensor
+    rows: Tensor  # (S,P) int32 or int64, counted from the picture's top left corner
     columns: Tensor
-    values: Tensor
-    height: Tensor
+    values: Tensor  # (S,P) int16 in [0, levels]
+    height: Tensor  # (S,) int64
     width: Tensor
-    levels: int
-    threshold: int
-    overlap_above: int
+    levels: int  # the value that stands for 1.0
+    threshold: int  # a pixel belongs to the object where its value is above this,
+    overlap_above: int  # and no other object's is above this, which is at most the threshold
 
     def to(self, device: torch.device | str) -> Sprites:
-        """The same pictures on a device."""
-        return replace(
-            self, rows=self.rows.to(device), columns=self.columns.to(device), values=self.values.to(device),
-            height=self.height.to(device), width=self.width.to(device),
-        )  # fmt: skip
+        parts = ("rows", "columns", "values", "height", "width")
+        return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
 
 class Placement(NamedTuple):
@@ -91,23 +74,16 @@ class Placement(NamedTuple):
     velocity: Tensor  # (N,K,2)
     room: Tensor  # (N,K,2)
 
-    def select(self, rows: Tensor | slice) -> Placement:
-        """Some of the scenes."""
-        return Placement(*(part[rows] for part in self))
 
-
-class Scenes:
-    """All sequences of one split under one seed; ``paint`` makes those that are asked for."""
+class Scenes(SplitScenes):
+    """All sequences of one split under one seed; ``sprites`` are those that the split may draw on."""
 
     def __init__(
         self, config: FlyingConfig, sprites: Sprites, split: Split, seed: int, device: torch.device | str
     ) -> None:
-        """The config's numbers have been checked by itself; ``sprites`` are those the split may draw on."""
-        if split not in SPLITS:
-            unknown("split", split, SPLITS)
-        self.objects, self.shape, self.overlap = config.objects, config.shape, config.overlap
+        super().__init__(config, split, seed, device)
+        self.objects, self.overlap = config.objects, config.overlap
         self.frames, _, self.height, self.width = self.shape
-        self.split, self.seed, self.device = split, seed, torch.device(device)
         self._kind = "cuda" if self.device.type == "cuda" else "cpu"
         self.sprites = sprites.to(self.device)
         self._offsets = self.sprites.rows * self.width + self.sprites.columns  # (S,P)
@@ -144,17 +120,14 @@ class Scenes:
         return placed
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
-        """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
         area = self.height * self.width
         # a small share of the whole, so that the working memory stays below the result's
         lot = max(1, min(_PAINTED[self._kind] // (area * self.frames), max(16, len(indices) // 16)))
         hall = max(lot, min(_PLACED[self._kind] // area, max(64, len(indices) // 32)))
         for first in range(0, len(indices), hall):
             placement = self.place(indices[first : first + hall])
-            count = len(placement.sprite)
-            for start in range(0, count, lot):
-                stop = min(start + lot, count)
-                yield slice(first + start, first + stop), self._paint(placement.select(slice(start, stop)), self.frames)
+            for rows in lots(len(placement.sprite), 1, lot):
+                yield slice(first + rows.start, first + rows.stop), self._paint(select(placement, rows), self.frames)
 
     def properties(self, indices: Tensor) -> dict[str, Tensor]:
         """Position of the objects' centres, in pixels, and which of the few pictures they are; see `Dataset`."""
@@ -167,16 +140,13 @@ class Scenes:
 
     def _draw(self, indices: Tensor, attempts: Tensor) -> Placement:
         """Each of the attempts (A,) at each of the scenes (N,): N * A placements."""
-        split = SPLITS.index(self.split)
-        key = randomness.keys(self.seed, _SCENE, split, indices[:, None], attempts, device=self.device).flatten()
+        key = randomness.keys(self.seed, _SCENE, self.split, indices[:, None], attempts, device=self.device).flatten()
         count, sprites = self.objects, self.sprites
         sprite = randomness.integers(key, count, len(sprites.values), stream=0)  # (N,K)
         frame = torch.tensor([self.height, self.width], device=self.device)
         box = torch.stack([sprites.height[sprite], sprites.width[sprite]], dim=-1)
         room = frame - box  # (N,K,2)
-        corner = [randomness.integers(key, count, room[..., axis] + 1, stream=1 + axis) for axis in (0, 1)]
-        choice = [randomness.integers(key, count, len(self.velocities), stream=3 + axis) for axis in (0, 1)]
-        return Placement(sprite, torch.stack(corner, -1), self.velocities[torch.stack(choice, -1)], room)
+        return Placement(sprite, *launch(key, room, self.velocities), room)
 
     def _is_mine(self, placement: Placement) -> Tensor:
         """Which scenes belong to the split (N,): a half of all to training, a quarter each to validation and test."""
@@ -184,7 +154,7 @@ class Scenes:
         code = (first.to(torch.float64) @ self._pixel_codes).to(torch.int64)  # exact: all sums are below 2^53
         quarter = randomness.keys(_PARTITION, code, device=self.device) & 3
         owner = (quarter - 1).clamp(min=0)
-        return owner == SPLITS.index(self.split)
+        return owner == self.split
 
     def _paint(self, placement: Placement, frames: int) -> Painted:
         sprite, corner, velocity, room = placement

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from neural_em.data.config import Split, kind
-from neural_em.data.generated import make
+from neural_em.data.generated import generate
 from neural_em.data.scenes import FlyingConfig, Scenes, Sprites
 from neural_em.errors import NeuralEMError
 from neural_em.fields import Check, choice, integer
@@ -35,17 +35,17 @@ _TRIANGLE = """
 """
 
 
-def _bitmap(picture: str) -> Tensor:
+def bitmap(picture: str) -> Tensor:
+    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
     return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
 
 
-SQUARE = _bitmap(_SQUARE)
-TRIANGLE = _bitmap(_TRIANGLE)
+SQUARE = bitmap(_SQUARE)
+TRIANGLE = bitmap(_TRIANGLE)
 BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
 
 
 def shape_sprites() -> Sprites:
-    """The three shapes as pixel lists."""
     lists = [bitmap.nonzero() for bitmap in BITMAPS]
     most = max(len(pixels) for pixels in lists)
     padded = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists])  # (3,P,2)
@@ -65,11 +65,9 @@ class FlyingShapesConfig(FlyingConfig):
 
     @property
     def background(self) -> bool:
-        """Whether group 0 is the background and nothing else."""
         return self.overlap == "hide"
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
-        """The sequences of one split; the three splits never share one."""
         return Scenes(self, shape_sprites(), split, seed, device)
 
 
@@ -83,25 +81,15 @@ class StaticShapesConfig(FlyingShapesConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"frames": integer(1, 1)}
 
     def check_together(self) -> None:
-        """What stands has no velocity."""
         super().check_together()
         if self.velocities != FlyingConfig.velocities:
             raise NeuralEMError(f"velocities is for a kind that moves, not for {self.kind!r}")
 
 
 def flying_shapes(
-    num: int,
-    objects: int = 3,
-    frames: int = 21,
-    seed: int = 0,
-    split: Split = "training",
-    device: torch.device | str = "cpu",
-    start: int = 0,
-    height: int = 28,
-    width: int = 28,
-    velocities: Sequence[int] = (-1, 0, 1),
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
+    num: int, objects: int = 3, frames: int = 21, seed: int = 0, split: Split = "training",
+    device: torch.device | str = "cpu", start: int = 0, dtype: torch.dtype = torch.float32, **fields: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sequences of shapes that fly in straight lines and bounce off the walls.
 
     Each shape is drawn uniformly of three, with replacement; its corner uniformly over all places where it fits; its
@@ -116,31 +104,19 @@ def flying_shapes(
             is one shape only.
         device: Where to make them.
         start: Index of the first sequence.
-        height: Of a frame, in pixels.
-        width: Of a frame, in pixels.
-        velocities: What each axis's velocity is drawn from, in pixels per frame.
         dtype: Of the frames, whose values are 0 and 1; uint8 needs a quarter of the memory.
+        fields: ``height`` and ``width`` of a frame, 28 pixels; ``velocities``, what each axis's velocity is drawn from,
+            in pixels per frame; ``overlap="hide"`` lets later shapes hide earlier ones.
 
     Returns:
         Frames (T,N,1,H,W), and groups (T,N,H,W) uint8: 1 .. objects, 0 where no shape or more than one is.
     """
-    config = FlyingShapesConfig(
-        "flying-shapes", objects=objects, frames=frames, height=height, width=width, velocities=tuple(velocities)
-    )
-    return make(config.scenes(split, seed, device), num, start, dtype)
+    return generate("flying-shapes", num, seed, split, device, start, dtype, objects=objects, frames=frames, **fields)
 
 
 def static_shapes(
-    num: int,
-    objects: int = 3,
-    seed: int = 0,
-    split: Split = "training",
-    device: torch.device | str = "cpu",
-    start: int = 0,
-    height: int = 28,
-    width: int = 28,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
+    num: int, objects: int = 3, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu",
+    start: int = 0, dtype: torch.dtype = torch.float32, **fields: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Images of shapes: the first frames of :func:`flying_shapes`, with the same arguments and T = 1."""
-    config = StaticShapesConfig("static-shapes", objects=objects, height=height, width=width)
-    return make(config.scenes(split, seed, device), num, start, dtype)
+    return generate("static-shapes", num, seed, split, device, start, dtype, objects=objects, **fields)

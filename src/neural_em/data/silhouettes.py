@@ -31,20 +31,13 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Pictures:
-    """S pictures; the first is empty, and stands for objects that are not there.
+    """S pictures; the first is empty, and stands for objects that are not there."""
 
-    Attributes:
-        cells: (S, side + 2, side + 2) uint8: 1 inside; a rim of zeros goes round each.
-        box: (S,2) int64: rows and columns that a picture fills, from its upper left corner.
-        sort: (S,) int64: which family a picture is of.
-    """
-
-    cells: Tensor
-    box: Tensor
-    sort: Tensor
+    cells: Tensor  # (S, side + 2, side + 2) uint8: 1 inside; a rim of zeros goes round each
+    box: Tensor  # (S,2) int64: rows and columns that a picture fills, from its upper left corner
+    sort: Tensor  # (S,) int64: which family a picture is of
 
     def to(self, device: torch.device | str) -> Pictures:
-        """The same pictures on a device."""
         return Pictures(self.cells.to(device), self.box.to(device), self.sort.to(device))
 
 

@@ -26,33 +26,20 @@ SURFACES = ("flat", "shaded", "textured", "mixed")
 @kind("sprites")
 @dataclass(frozen=True, kw_only=True)
 class SpritesConfig(ColourConfig):
-    """Ellipses, squares and hearts of any colour, size and angle.
-
-    Attributes:
-        shapes: families that objects are of, all equally likely; ``ellipse``, ``square``, ``heart``, ``polygon``,
-            ``star``, ``letter``, ``blob`` and ``ring``.
-        smallest: object, measured across, in parts of the frame's shorter side.
-        largest: likewise.
-        speed: an object's, at most, in pixels a frame; any up to it is equally likely, in any direction.
-        motion: ``straight``, or ``varied``: some stand, some fly straight, some in curves, some faster and faster or
-            slower and slower.
-        surface: of the objects: ``flat``, all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``.
-        grey: the share of sequences without colour.
-        noise: the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1.
-    """
+    """Ellipses, squares and hearts of any colour, size and angle."""
 
     objects: int = 1
     most_objects: int | None = 4
     height: int = 64
     width: int = 64
-    shapes: tuple[str, ...] = ("ellipse", "square", "heart")
-    smallest: float = 0.2
-    largest: float = 0.4
-    speed: float = 2.0
-    motion: str = "straight"
-    surface: str = "flat"
-    grey: float = 0.0
-    noise: float = 0.0
+    shapes: tuple[str, ...] = ("ellipse", "square", "heart")  # the objects' families, equally likely: see `FAMILIES`
+    smallest: float = 0.2  # object, measured across, in parts of the frame's shorter side
+    largest: float = 0.4  # likewise
+    speed: float = 2.0  # an object's, at most, in pixels a frame; any up to it, in any direction, is equally likely
+    motion: str = "straight"  # or ``varied``: some stand, some fly straight, in curves, ever faster or ever slower
+    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
+    grey: float = 0.0  # the share of sequences without colour
+    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "shapes": several(choice(FAMILIES), f"a list of {', '.join(FAMILIES)}"),
@@ -65,7 +52,6 @@ class SpritesConfig(ColourConfig):
     }
 
     def check_together(self) -> None:
-        """Refuses sizes in the wrong order, and objects too small to be seen."""
         super().check_together()
         if self.largest < self.smallest:
             refuse("largest", f"at least {self.smallest:g}, the smallest", f"{self.largest:g}")
@@ -77,16 +63,13 @@ class SpritesConfig(ColourConfig):
 
     @property
     def plain(self) -> bool:
-        """Whether objects are of one colour each, and the camera without noise."""
         return self.surface == "flat" and self.noise == 0
 
     @property
     def reach(self) -> int:
-        """Side of a square, in pixels, that holds any object wherever its centre is."""
         return math.ceil(self.largest * min(self.height, self.width)) + 3
 
     def pictures(self, split: Split) -> Pictures:
-        """All pictures of the families."""
         return family_pictures(self.shapes)
 
     def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
@@ -107,7 +90,7 @@ class SpritesConfig(ColourConfig):
         return Drawn(picture, turn, path + (size // 2)[..., None, None], size)
 
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See the base; a third of mixed surfaces is flat, a third shaded, a third textured."""
+        """A third of mixed surfaces is flat, a third shaded, a third textured."""
         grey = randomness.uniform(key, 1, stream=6)[:, 0] < self.grey
         sort = torch.full((len(key), self.most), SURFACES.index(self.surface), device=key.device)
         if self.surface == "mixed":

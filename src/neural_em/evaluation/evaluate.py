@@ -27,9 +27,10 @@ _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
 _MOST_NUMBERS = 1 << 31  # in all steps' psi of a single sequence
 # the most that anybody can mean; more is a slip of the finger, and is refused before it takes memory
 LIMITS = {"components": 1024, "steps": 100_000, "starts": 1000, "limit": 10**8, "batch_size": 10**6}
-ROLLOUT = "rollout:"  # before the names of what is measured on steps without input
-BACKGROUND = "background:"  # before the names of scores that count the background as a group
-Arrays = dict[str, np.ndarray]
+# what is measured: on steps with input, without it, on whole sequences, with the background as a group, and of the data
+_STEPS, _ROLLOUT, _WHOLE, _BACKGROUND, _DATA = "steps", "rollout", "whole", "background", "data"
+_BASELINE_OF = "baseline: "
+Arrays = dict[tuple[str, str], np.ndarray]  # by what is measured and its name
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,10 @@ def _evaluate_batch(
         starts.append(_evaluate_start(model, found, groups, met, steps, background))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
-        arrays["scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
+        arrays[_DATA, "scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
         there = [(groups == g).flatten(2).any(dim=2).any(dim=0) for g in range(1, int(groups.max()) + 1)]  # (B,) each
-        arrays["objects"] = torch.stack([torch.zeros_like(indices, device=device), *there]).sum(dim=0).cpu().numpy()
+        number = torch.stack([torch.zeros_like(indices, device=device), *there]).sum(dim=0)
+        arrays[_DATA, "objects"] = number.cpu().numpy()
         if config.baselines:
             keys = randomness.keys(config.seed, _BASELINE, indices, device=device)
             arrays |= _baselines(frames[min(steps, len(frames) - 1)], groups[steps - 1], config.components, keys)
@@ -197,43 +199,38 @@ def _evaluate_start(
     scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
     if relational:
         scores["relational"] = torch.stack(relational)
+    parts: dict[str, dict[str, Tensor]] = {}
     if groups is not None:
-        scores |= _grouping(groups, torch.stack(assignment), steps)
+        every = torch.stack(assignment)
+        of_frames = _grouping(groups.flatten(0, 1), every.flatten(0, 1))
+        scores |= {name: score.view(groups.shape[:2]) for name, score in of_frames.items()}
+        # in a whole sequence a component has to stay with its object
+        parts[_WHOLE] = _grouping(*(maps[:steps].transpose(0, 1).flatten(1) for maps in (groups, every)))
         if background:
-            everything = grouping_scores(groups[steps - 1] + 1, assignment[steps - 1])._asdict()
-            scores |= {f"{BACKGROUND}{name}": score for name, score in everything.items()}
-    arrays = {name: score.to(torch.float64).cpu().numpy() for name, score in scores.items()}
-    rolled = {f"{ROLLOUT}{name}": array[steps:] for name, array in arrays.items() if array.ndim == 2 and repeated}
+            parts[_BACKGROUND] = grouping_scores(groups[steps - 1] + 1, assignment[steps - 1])._asdict()
+    parts[_STEPS] = {name: score[:steps] for name, score in scores.items()}
     if repeated:
-        rolled[f"{ROLLOUT}repeated"] = torch.stack(repeated).to(torch.float64).cpu().numpy()
-    return {name: array[:steps] if array.ndim == 2 else array for name, array in arrays.items()} | rolled
+        parts[_ROLLOUT] = {name: score[steps:] for name, score in scores.items()} | {"repeated": torch.stack(repeated)}
+    return {(part, name): _array(score) for part, each in parts.items() for name, score in each.items()}
 
 
-def _grouping(groups: Tensor, assignment: Tensor, steps: int) -> dict[str, Tensor]:
-    """Scores of each frame (T,B) and of whole sequences (B,), where a component has to stay with its object."""
-    T, B = groups.shape[:2]
-    frames = groups.flatten(0, 1), assignment.flatten(0, 1)
-    sequences = groups[:steps].transpose(0, 1).flatten(1), assignment[:steps].transpose(0, 1).flatten(1)
-    scores = {}
-    for prefix, maps, shape in (("", frames, (T, B)), ("sequence_", sequences, (B,))):
-        for name, score in grouping_scores(*maps)._asdict().items():
-            scores[prefix + name] = score.view(shape)
-        scores[prefix + "iou"] = object_mean(matched_iou(*maps)).view(shape)
-    return scores
+def _grouping(groups: Tensor, assignment: Tensor) -> dict[str, Tensor]:
+    """All scores (N,) of label maps (N,H,W) or (N,P)."""
+    return {**grouping_scores(groups, assignment)._asdict(), "iou": object_mean(matched_iou(groups, assignment))}
+
+
+def _array(score: Tensor) -> np.ndarray:
+    return score.to(torch.float64).cpu().numpy()
 
 
 def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) -> Arrays:
     """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step."""
-    found = {
-        "connected components": connected_components(frames),
-        "k-means": k_means(frames, components, keys),
+    found = {"connected components": connected_components(frames), "k-means": k_means(frames, components, keys)}
+    return {
+        (f"{_BASELINE_OF}{baseline}", name): _array(score)
+        for baseline, assignment in found.items()
+        for name, score in _grouping(groups, assignment).items()
     }
-    scores = {}
-    for baseline, assignment in found.items():
-        for name, score in grouping_scores(groups, assignment)._asdict().items():
-            scores[f"baseline:{baseline}:{name}"] = score.cpu().numpy()
-        scores[f"baseline:{baseline}:iou"] = object_mean(matched_iou(groups, assignment)).cpu().numpy()
-    return scores
 
 
 def _loss_weights(model: Model, steps: int) -> np.ndarray:
@@ -244,19 +241,15 @@ def _loss_weights(model: Model, steps: int) -> np.ndarray:
 
 
 def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note: str) -> Result:
-    rollout = {name.removeprefix(ROLLOUT): array for name, array in arrays.items() if name.startswith(ROLLOUT)}
-    steps = {  # (S,T,N)
-        name: array
-        for name, array in arrays.items()
-        if array.ndim == 3 and name != "scored" and not name.startswith(ROLLOUT)
-    }
-    whole = {name.removeprefix("sequence_"): array for name, array in arrays.items() if name.startswith("sequence_")}
-    baselines: dict[str, dict[str, Summary]] = {}
-    for key in (key for key in arrays if key.startswith("baseline:")):
-        _, baseline, name = key.split(":")
-        baselines.setdefault(baseline, {})[name] = Summary.of(arrays[key])
-    background = {name.removeprefix(BACKGROUND): each for name, each in arrays.items() if name.startswith(BACKGROUND)}
-    scored = arrays.get("scored")
+    parts: dict[str, dict[str, np.ndarray]] = {part: {} for part in (_STEPS, _ROLLOUT, _WHOLE, _BACKGROUND)}
+    for (part, name), array in arrays.items():
+        parts.setdefault(part, {})[name] = array
+    steps, baselines = parts[_STEPS], [part for part in parts if part.startswith(_BASELINE_OF)]  # steps: (S,T,N)
+    scored = arrays.get((_DATA, "scored"))
+
+    def summaries(part: str) -> dict[str, Summary]:
+        return {name: Summary.of(array) for name, array in parts[part].items()}
+
     _, T, N = steps["total"].shape
     loss = np.einsum("stn,t->sn", steps["total"], weights)
     return Result(
@@ -270,17 +263,17 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
         curves={name: Curve.of(array) for name, array in steps.items()},
         last_step={name: Summary.of(array[:, -1]) for name, array in steps.items()},
         mean_over_steps={name: Summary.of(_mean_over_steps(array)) for name, array in steps.items()},
-        whole_sequence={name: Summary.of(array) for name, array in whole.items()},
+        whole_sequence=summaries(_WHOLE),
         starts={name: StartSpread.of(array[:, -1], loss) for name, array in steps.items()} if config.starts > 1 else {},
-        baselines=baselines,
+        baselines={part.removeprefix(_BASELINE_OF): summaries(part) for part in baselines},
         per_sequence={name: tuple(map(_number, array[0, -1])) for name, array in steps.items()},
-        rollout={name: Curve.of(array) for name, array in rollout.items()},
-        with_background={name: Summary.of(array) for name, array in background.items()},
-        by_objects=_by_objects(steps, arrays.get("objects")),
+        rollout={name: Curve.of(array) for name, array in parts[_ROLLOUT].items()},
+        with_background=summaries(_BACKGROUND),
+        by_objects=_by_objects(steps, arrays.get((_DATA, "objects"))),
     )
 
 
-def _by_objects(steps: Arrays, objects: np.ndarray | None) -> dict[str, dict[str, Summary]]:
+def _by_objects(steps: Mapping[str, np.ndarray], objects: np.ndarray | None) -> dict[str, dict[str, Summary]]:
     """The last step of (S,T,N), apart for each number of objects (N,); nothing where it is always the same."""
     numbers = [] if objects is None else np.unique(objects[objects > 0]).tolist()
     if len(numbers) < 2:

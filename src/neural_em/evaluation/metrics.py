@@ -80,17 +80,11 @@ def confidence(gamma: Tensor, groups: Tensor | None = None) -> Tensor:
 
 
 def expected_mutual_info(table: Tensor) -> Tensor:
-    """Expected mutual information, in nats, of two random partitions with the table's margins.
+    """Expected mutual information (N,), in nats, of two random partitions with the margins of tables (N,G,K).
 
     With a, b the sizes of a group and a component, n pixels, and X their overlap, hypergeometric, each pair gives
     E[X/n log(nX/(ab))]. Because x P(X = x) = (ab/n) P(Y = x - 1), where Y is hypergeometric with n, a and b one
-    smaller, this is ab/n^2 (E log(1 + Y) + log(n/(ab))), and only E log(1 + Y) has to be summed.
-
-    Args:
-        table: Contingency tables (N,G,K) int64.
-
-    Returns:
-        (N,) float64; 0 for a table of zeros.
+    smaller, this is ab/n^2 (E log(1 + Y) + log(n/(ab))), and only E log(1 + Y) has to be summed. Zeros give 0.
     """
     n = table.sum(dim=(1, 2))[:, None, None]
     a, b = table.sum(dim=2)[:, :, None], table.sum(dim=1)[:, None, :]

@@ -32,15 +32,9 @@ def check_known(dataset: Dataset) -> None:
 
 
 def probe(model: Model, dataset: Dataset, config: EvaluationConfig) -> dict[str, Readout]:
-    """How well each property can be read from theta after the last step with input.
+    """How well each property that the data know can be read from theta after the last step with input.
 
-    Args:
-        model: As for `evaluate`; its first start is looked at.
-        dataset: Data that know their objects' `properties`.
-        config: As for `evaluate`.
-
-    Returns:
-        By the property's name; without those that are the same for all objects.
+    The first start is looked at. Properties that are the same for all objects are left out.
     """
     check_known(dataset)
     size = min(len(dataset), config.limit or len(dataset))
@@ -85,25 +79,16 @@ def _samples(
 
 
 def match(gamma: Tensor, groups: Tensor, objects: int) -> tuple[Tensor, Tensor]:
-    """For each object the component (B,G) that has most of its pixels, and whether it is seen at all (B,G).
-
-    Args:
-        gamma: (B,K,1,H,W).
-        groups: (B,H,W), object g has g + 1.
-        objects: G.
-    """
+    """For each object the component (B,G) that has most of its pixels (B,H,W), and whether it is seen at all (B,G)."""
     own = groups.flatten(1)[:, None] == torch.arange(1, objects + 1, device=groups.device)[:, None]  # (B,G,H*W)
     overlap = own.to(gamma.dtype) @ gamma[:, :, 0].flatten(2).transpose(1, 2)  # (B,G,K)
     return overlap.argmax(dim=2), own.any(dim=2)
 
 
 def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
-    """Trains both readouts on the objects that ``learn`` (n,) names and scores them on the others.
+    """Trains both readouts of theta (n,M) on the objects that ``learn`` (n,) names and scores them on the others.
 
-    Args:
-        theta: (n,M).
-        target: (n,) or (n,D); floating-point values are scored by R², mean over D, integers by accuracy.
-        learn: (n,) bool.
+    Targets (n,) or (n,D): floating-point values are scored by R², mean over D, integers by accuracy.
     """
     classes = not target.is_floating_point()
     if classes:

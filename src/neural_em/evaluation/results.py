@@ -37,7 +37,6 @@ class Summary:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Summary:
-        """Summary of all values that are not NaN."""
         known = values[~np.isnan(values)]
         if known.size == 0:
             return cls(None, None, None, None, 0)
@@ -63,7 +62,6 @@ class Curve:
         return cls(*zip(*steps, strict=True))
 
     def at(self, step: int) -> Summary:
-        """The summary of one step."""
         return Summary(*(getattr(self, field.name)[step] for field in dataclasses.fields(self)))
 
 
@@ -87,19 +85,12 @@ class StartSpread:
 
 @dataclass(frozen=True)
 class Readout:
-    """How well a property of the objects can be read from theta.
+    """How well a property of the objects can be read from theta."""
 
-    Attributes:
-        score: ``R²`` or ``accuracy``, of which the two that follow are.
-        linear: by a linear readout.
-        network: by a small network.
-        objects: how many were scored.
-    """
-
-    score: str
-    linear: float
-    network: float
-    objects: int
+    score: str  # ``R²`` or ``accuracy``, which the next two are
+    linear: float  # by a linear readout
+    network: float  # by a small network
+    objects: int  # how many were scored
 
 
 @dataclass(frozen=True)
@@ -151,7 +142,7 @@ class Result:
             unknown("score", score, self.per_sequence)
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
-            refuse(score, "at least one sequence with a value", "none")
+            raise NeuralEMError(f"{score}: no sequence has a value")
         if score in (*LOSSES, "relational"):
             values = -values
         typical = np.nanargmin(np.abs(values - np.nanmedian(values)))
@@ -228,8 +219,9 @@ def _check(result: Result) -> None:
     lengths = {"curves": result.steps, "rollout": result.rollout_steps}
     for section, steps in lengths.items():
         for name, curve in getattr(result, section).items():
-            if {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)} != {steps}:
-                refuse(f"{section}.{name}", f"{steps} steps", "another number")
+            lengths_found = {len(getattr(curve, field.name)) for field in dataclasses.fields(curve)}
+            if lengths_found != {steps}:
+                refuse(f"{section}.{name}", f"{steps} steps", " and ".join(map(str, sorted(lengths_found))))
     for name, column in result.per_sequence.items():
         if len(column) != result.sequences:
             refuse(f"per_sequence.{name}", f"{result.sequences} sequences", len(column))
@@ -237,7 +229,7 @@ def _check(result: Result) -> None:
     sections = ["curves", "last_step", "mean_over_steps", "per_sequence"]
     for section in sections + (["rollout"] if result.rollout_steps else []):
         if missing := [name for name in known if name not in getattr(result, section)]:
-            refuse(section, f"all of {', '.join(known)}", f"none of {missing[0]}")
+            raise NeuralEMError(f"{section}: {missing[0]} is missing")
 
 
 def _finite(number: float) -> float | None:

@@ -40,7 +40,6 @@ class MeanDeviation:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> MeanDeviation:
-        """Of the values that are there."""
         known = [value for value in values if value is not None]
         if not known:
             return cls(None, None, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from neural_em.model.noise import NoiseConfig
 if TYPE_CHECKING:
     from neural_em.model.contract import Model
 
-MODELS: dict[type[BaseConfig], type[Model]] = {}  # a model is a config class, a model class and a line in `contract.py`
+MODELS: dict[type[BaseConfig], Callable[[Any, int], Model]] = {}  # filled in `contract.py`
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
 PRIORS = ("median", "background")  # of the image itself; else a number
@@ -84,7 +84,6 @@ class BaseConfig(Checked):
         return kinds[kind]
 
     def check_together(self) -> None:
-        """Refuses what cannot be built."""
         if self.kind != type(self).kind:
             refuse("model.kind", f"{type(self).kind!r}, the kind of {type(self).__name__}", repr(self.kind))
         values = self.channels * self.height * self.width
@@ -172,7 +171,6 @@ class ModelConfig(BaseConfig):
     }
 
     def check_together(self) -> None:
-        """Refuses what cannot be built."""
         super().check_together()
         if self.prior in PRIORS and self.distribution != "gaussian":
             raise NeuralEMError(f"model.prior={self.prior} is for model.distribution=gaussian, not {self.distribution}")

@@ -53,11 +53,9 @@ class Bernoulli:
     prior: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses a prior that is no probability."""
         check_number("model.prior", self.prior, "a probability between 0 and 1", 0, 1)
 
     def mean(self, eta: Tensor) -> Tensor:
-        """Psi = sigmoid(eta)."""
         return torch.sigmoid(eta)
 
     def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
@@ -79,7 +77,6 @@ class Bernoulli:
         return kl
 
     def rounded(self, psi: Tensor) -> Tensor:
-        """0 or 1."""
         return psi.round()
 
     def together(self, psi: Tensor) -> Tensor:
@@ -95,7 +92,6 @@ class Gaussian:
     deviation: float | Tensor = 0.25  # a number, or one () that changes in training
 
     def mean(self, eta: Tensor) -> Tensor:
-        """Psi = eta."""
         return eta
 
     def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
@@ -112,7 +108,6 @@ class Gaussian:
         return 0.5 * (psi - self.prior).square()
 
     def rounded(self, psi: Tensor) -> Tensor:
-        """Cut to [0, 1]."""
         return psi.clamp(0, 1)
 
     def together(self, psi: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
 from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
@@ -75,7 +75,7 @@ class NeuralEM(UnrolledModel):
         """One EM step: an M-step on the noisy frame (B,C,H,W), an E-step and the losses on the clean next one."""
         theta, psi, gamma, prior = state
         if prior is None and isinstance(self.config.prior, str):
-            refuse("state.prior", "what `start` gave", "none")
+            raise NeuralEMError("state.prior is missing; begin with the state that `start` gives")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
         if prior is None:

@@ -63,14 +63,9 @@ def infer(model: Model, frames: Tensor, components: int, keys: Tensor, steps: in
 def unrolled(
     model: Model, state: State, x: Tensor, x_noisy: Tensor, watched: Sequence[bool] | None = None
 ) -> Iterator[tuple[State, Info]]:
-    """The loop of training, inference and export, unchecked: each step's state and losses.
+    """The loop of training, inference and export, unchecked: each step's state, and its losses where they are watched.
 
-    Args:
-        model: whose steps.
-        state: where to start.
-        x: T+1 clean frames; the first is not looked at.
-        x_noisy: T noisy frames.
-        watched: whose losses are wanted; all where it is not given.
+    It takes T noisy frames, and T+1 clean ones, of which the first is not looked at.
     """
     for t in range(len(x_noisy)):
         losses = watched is None or watched[t]

@@ -34,8 +34,7 @@ class MStep(Protocol):
 
     differentiated_twice: ClassVar[bool]
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Made for the sizes of the config."""
+    def __init__(self, config: ModelConfig) -> None: ...
 
     def __call__(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The new theta (B,K,M), and eta (B,K,C,H,W), from theta (B,K,M) and delta (B,K,C,H,W)."""
@@ -66,7 +65,6 @@ class RecurrentMStep(nn.Module):
         self.decoder = Decoder(config.theta_size, *size, *networks)
 
     def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of each copy."""
         B, K, M = theta.shape
         features = self.encoder(delta.flatten(0, 1))  # (B*K, features)
         a = self.recurrence(torch.cat([features, theta.reshape(B * K, M)], dim=1))

@@ -26,7 +26,6 @@ class Dense(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """W x + b."""
         return F.linear(x, self.weight, self.bias)
 
 
@@ -39,7 +38,6 @@ class Convolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution."""
         return F.conv2d(x, self.weight, self.bias, stride=2, padding=1)
 
 
@@ -52,7 +50,6 @@ class UpConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Upsampling, 'same' padding, convolution."""
         x = F.interpolate(x, scale_factor=2, mode="nearest")
         return F.conv2d(F.pad(x, (1, 2, 1, 2)), self.weight, self.bias)  # 4 taps: one before, two after
 
@@ -67,7 +64,6 @@ class Activation(nn.Module):
         self.offset = nn.Parameter(torch.zeros(channels)) if normalise else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of (N,C) or (N,C,H,W)."""
         return activate(x, self.scale, self.offset, self.kind)
 
 
@@ -109,7 +105,6 @@ class Encoder(nn.Module):
             self.outputs = hidden
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of (N,C,H,W)."""
         if any(self.padding):
             x = F.pad(x, (0, self.padding[1], 0, self.padding[0]))
         x = self.convolutions(x)
@@ -148,7 +143,6 @@ class Decoder(nn.Module):
         self.convolutions = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Natural parameters for (N,inputs)."""
         x = self.dense(x)
         x = x.unflatten(1, self.shape).permute(0, 3, 1, 2)  # (N,C,h,w), channels last in memory
         return self.convolutions(x)[:, :, : self.height, : self.width]

@@ -23,7 +23,6 @@ def masked_uniform(x: Tensor, u: Tensor, probability: float) -> Tensor:
 
 
 def no_noise(x: Tensor, u: Tensor, probability: float) -> Tensor:
-    """The input as it is."""
     return x
 
 

@@ -37,7 +37,6 @@ class RelationalMStep(nn.Module):
         self.decoder = Decoder(M, *size, *networks)
 
     def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of all components."""
         B, K, M = theta.shape
         features = self.encoder(delta.flatten(0, 1))  # (B*K, features)
         encoded, effect, _ = self.interaction(theta)
@@ -108,7 +107,6 @@ class Pairs(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of all components but k itself, in their order."""
         return of_pairs(x, self.weight, self.bias)
 
 

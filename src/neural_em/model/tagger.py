@@ -68,7 +68,6 @@ class TaggerConfig(BaseConfig):
     }
 
     def check_together(self) -> None:
-        """Refuses what cannot be built."""
         super().check_together()
         if not 2 <= len(self.layers) <= 12:
             refuse("model.layers", "the units of 2 to 12 layers", len(self.layers))
@@ -123,11 +122,9 @@ class Tagger(UnrolledModel):
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution."""
         return Bernoulli(0.0)
 
     def first_assignment(self, normal: Tensor) -> Tensor:
-        """Softmax over K."""
         return normal.softmax(dim=1)
 
     def first_state(self, x: Tensor, gamma: Tensor) -> State:
@@ -173,7 +170,6 @@ class Ladder(nn.Module):
         self.combine = nn.ModuleList([Combination(units) for units in layers])
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of (N,units) as many."""
         lateral = [h]
         for layer, offset in zip(self.up, self.offsets, strict=True):
             lateral.append(self.norm(layer(h)))
@@ -195,7 +191,6 @@ class Combination(nn.Module):
         self.a = nn.Parameter(first)
 
     def forward(self, lateral: Tensor, u: Tensor) -> Tensor:
-        """Of (N,units) and (N,units)."""
         a1, a2, a3, a4, a5 = self.a
         u = u.unsqueeze(1)  # (N,1,units), for mu and v at once
         both = torch.addcmul(torch.addcmul(a5, a4, u), a1, torch.sigmoid(torch.addcmul(a3, a2, u)))

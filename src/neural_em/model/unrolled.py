@@ -54,15 +54,10 @@ class Unrolled(NamedTuple):
 
 
 class UnrolledModel(nn.Module):
-    """Frames, noise, starts, the loop and the weights of its losses; a model adds its first state and its step.
-
-    Attributes:
-        config: sizes, noise and loss.
-        noise_each_step: whether every step draws its own noise; else a sample keeps what its first one drew.
-    """
+    """Frames, noise, starts, the loop and the weights of its losses; a model adds its first state and its step."""
 
     config: BaseConfig
-    noise_each_step: ClassVar[bool] = True
+    noise_each_step: ClassVar[bool] = True  # whether every step draws its own noise; else a sample keeps its first one
 
     def first_assignment(self, normal: Tensor) -> Tensor:
         """The first gamma (B,K,1,H,W), made from normal numbers of that shape."""

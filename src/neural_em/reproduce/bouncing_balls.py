@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from neural_em.errors import NeuralEMError
-from neural_em.evaluation import MeanDeviation
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import error_curves
-from neural_em.report.run_figures import Subject, draw
 from neural_em.report.tables import MISSING, markdown_table
+from neural_em.reproduce.cells import over_runs
+from neural_em.reproduce.pictures import draw_run
 from neural_em.reproduce.plan import Training
-from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, usable
-from neural_em.reproduce.results_page import commands, number, problems, runs_table
+from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of
+from neural_em.reproduce.results_page import TOY, commands, figures, joined, problems, runs_table
 from neural_em.reproduce.work import Reproduction
 
 WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that follow, and half of these
@@ -69,70 +68,46 @@ class RelationalReproduction(Reproduction):
 
     @classmethod
     def names(cls) -> list[str]:
-        """What can be asked for."""
         return [*cls.trainings, *cls.groups]
 
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
         """The page's text; draws its pictures."""
-        found = {name: _evaluated(record) for name, record in records.items()}
-        given, ahead = _lengths(found)
+        given, ahead = _lengths(records)
         parts = ["# Relational Neural EM\n", _LEAD.format(given=given or WITH_INPUT, ahead=ahead or AHEAD)]
-        if self.quick:
-            parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
-        parts.append(_alike(records, self._all()))
+        parts += [TOY if self.quick else "", _alike(records, self._all())]
         for data, about in ((FOUR, "K = 5, as in training."), (MORE, "The same weights, K = 8.")):
-            rows = {model: _of(found, name, data) for name, model in MODELS.items()}
+            rows = _rows(records, data)
             parts += [f"## {data.capitalize()}\n", f"{about} RNN: K = 1.\n", _scores(rows), _ahead(rows)]
-        rows = {"R-NEM": _of(found, "curtain", CURTAIN)}
+        rows = {"R-NEM": evaluated(records, "curtain", CURTAIN)}
         about = "Three balls, trained and tested behind a black square that hides what is there; K = 5."
         parts += ["## Curtain\n", f"{about}\n", _scores(rows), _ahead(rows)]
-        pictures = self._pictures(found)
-        parts += ["## Figures\n"] if pictures else []
-        parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in pictures.items()]
-        parts += [runs_table(records), problems(records)]
+        parts += [figures(self._pictures(records)), runs_table(records), problems(records)]
         if not self.quick:
             parts.append(commands(records, self.runs, TRAININGS, "nem reproduce relational", self.usual_seeds))
-        return "\n".join(part for part in parts if part).rstrip() + "\n"
+        return joined(parts)
 
-    def _pictures(self, found: Mapping[str, Mapping[str, Sequence[Scores]]]) -> dict[str, str]:
+    def _pictures(self, records: Mapping[str, TrainingRecord]) -> dict[str, str]:
         """Draws what can be drawn; an earlier picture of a run that is no longer here stays."""
         made: dict[str, str] = {}
         for data, name in ((FOUR, "rollout-4-balls"), (MORE, "rollout-6-to-8-balls")):
-            curves = _curves({model: _of(found, training, data) for training, model in MODELS.items()})
-            if curves:
-                path = self.out / "figures" / f"{name}.png"
-                save_figure(error_curves(curves, "step without input", "BCE"), path)
-                made[f"Error by step without input, {data}: mean, and lowest to highest run"] = f"figures/{path.name}"
+            if curves := _curves(_rows(records, data)):
+                save_figure(error_curves(curves, "step without input", "BCE"), self.out / "figures" / f"{name}.png")
+                made[f"Error by step without input, {data}: mean, and lowest to highest run"] = f"figures/{name}.png"
         for name, data in (("bouncing-balls", FOUR), ("curtain", CURTAIN)):
             path, training = self.out / "figures" / f"{name}.png", self._all()[name]
-            runs = usable(training, self.runs / name, unfinished=True) if _of(found, name, data) else []
-            if runs:
-                try:
-                    subject = Subject(self.evaluator, runs[:1], training.evaluations[data])
-                    save_figure(draw("attention", subject)[0].figure, path)
-                except NeuralEMError as error:  # a picture is not worth losing the page
-                    self.say(f"{path}: not drawn: {error}")
-            if path.is_file():
+            if draw_run(path, "attention", training, data, records, self.runs, self.evaluator, self.say):
                 made[f"A typical sequence, {data}, and how much components heed each other"] = f"figures/{path.name}"
         return made
 
 
-def _evaluated(record: TrainingRecord) -> dict[str, list[Scores]]:
-    """Each evaluation of all seeds."""
-    found: dict[str, list[Scores]] = {}
-    for run in record.runs.values():
-        for name, scores in run.evaluations.items():
-            found.setdefault(name, []).append(scores)
-    return found
+def _rows(records: Mapping[str, TrainingRecord], data: str) -> dict[str, list[Scores]]:
+    """The evaluations of the models that are compared, by their names."""
+    return {model: evaluated(records, training, data) for training, model in MODELS.items()}
 
 
-def _of(found: Mapping[str, Mapping[str, Sequence[Scores]]], training: str, data: str) -> Sequence[Scores]:
-    return found.get(training, {}).get(data, ())
-
-
-def _lengths(found: Mapping[str, Mapping[str, Sequence[Scores]]]) -> tuple[int, int]:
+def _lengths(records: Mapping[str, TrainingRecord]) -> tuple[int, int]:
     """The steps with input and those without, of the evaluations that there are."""
-    every = [scores for record in found.values() for seeds in record.values() for scores in seeds]
+    every = [each for record in records.values() for run in record.runs.values() for each in run.evaluations.values()]
     ahead = [len(curve.mean) for scores in every for curve in scores.rollout.values()]
     return max((scores.steps or 0 for scores in every), default=0), max(ahead, default=0)
 
@@ -142,19 +117,19 @@ def _scores(rows: Mapping[str, Sequence[Scores]]) -> str:
     header = ["model", "ARI, mean over steps", "ARI, last step", "BCE, mean over steps", "BCE, last step",
               "relational BCE, mean over steps", "sequences", "runs"]  # fmt: skip
     columns: tuple[Callable[[Scores], float | None], ...] = (
-        lambda s: _mean(s.mean_over_steps, "ari"), lambda s: _mean(s.last_step, "ari"),
-        lambda s: _mean(s.mean_over_steps, "upper_bound"), lambda s: _mean(s.last_step, "upper_bound"),
-        lambda s: _mean(s.mean_over_steps, "relational"),
+        lambda s: mean_of(s.mean_over_steps, "ari"), lambda s: mean_of(s.last_step, "ari"),
+        lambda s: mean_of(s.mean_over_steps, "upper_bound"), lambda s: mean_of(s.last_step, "upper_bound"),
+        lambda s: mean_of(s.mean_over_steps, "relational"),
     )  # fmt: skip
     lines = []
     for model, seeds in rows.items():
-        cells = [number(MeanDeviation.of(column(scores) for scores in seeds)) for column in columns]
+        cells = [over_runs(map(column, seeds)) for column in columns]
         counts = sorted({scores.sequences for scores in seeds if scores.sequences})
-        lines.append([model, *(cells if seeds else ["*missing*", *cells[1:]]), _counts(counts), f"{len(seeds)}"])
+        sequences = " / ".join(f"{count:,}" for count in counts) or MISSING
+        lines.append([model, *(cells if seeds else ["*missing*", *cells[1:]]), sequences, f"{len(seeds)}"])
     first = next((seeds[0] for seeds in rows.values() if seeds), None)
     for name, scores in ({} if first is None else first.baselines).items():
-        ari = number(MeanDeviation.of([_mean(scores, "ari")]))
-        lines.append([f"{name}, no learning", MISSING, ari, *[MISSING] * 5])
+        lines.append([f"{name}, no learning", MISSING, over_runs([mean_of(scores, "ari")]), *[MISSING] * 5])
     return markdown_table(header, lines)
 
 
@@ -167,7 +142,7 @@ def _ahead(rows: Mapping[str, Sequence[Scores]]) -> str:
     spans = {f"{step + 1}": slice(step, step + 1) for step in range(steps)}
     spans |= {f"mean of 1 to {last}": slice(last) for last in (HALF, AHEAD) if last <= steps}
     lines = [
-        [name, *(number(MeanDeviation.of(sum(run[span]) / len(run[span]) for run in runs)) for runs in curves.values())]
+        [name, *(over_runs(sum(run[span]) / len(run[span]) for run in runs) for runs in curves.values())]
         for name, span in spans.items()
     ]
     return f"{_ROLLOUT}\n{markdown_table(['step without input', *curves], lines)}"
@@ -210,11 +185,3 @@ def _length(training: Training, run: SeedRecord) -> str:
     count = "1 epoch" if run.epochs == 1 else f"{run.epochs or 0} epochs"
     epochs = count if run.stopped != "patience" else "epochs until patience ended it"
     return f"{epochs} of {sequences:,} sequences{others}"
-
-
-def _counts(counts: Sequence[int]) -> str:
-    return " / ".join(f"{count:,}" for count in counts) or MISSING
-
-
-def _mean(scores: Mapping[str, object], name: str) -> float | None:
-    return getattr(scores.get(name), "mean", None)

@@ -11,27 +11,16 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Number:
-    """One result of the paper.
+    """One result of the paper."""
 
-    Attributes:
-        section: under which heading the page lists it.
-        where: in the paper.
-        about: what it is a score of.
-        training: which of our trainings it needs.
-        evaluation: and which of that training's evaluations.
-        mean: the paper's number; None where the paper has a figure only.
-        deviation: its deviation over runs.
-        score: ``ami_max``, or ``upper_bound`` for the error of next-step prediction.
-    """
-
-    section: str
-    where: str
-    about: str
-    training: str
-    evaluation: str
-    mean: float | None = None
-    deviation: float | None = None
-    score: str = "ami_max"
+    section: str  # the heading under which the page lists it
+    where: str  # in the paper
+    about: str  # what it is a score of
+    training: str  # which of our trainings it needs,
+    evaluation: str  # and which of that training's evaluations
+    mean: float | None = None  # the paper's number; None where the paper has a figure only
+    deviation: float | None = None  # over runs
+    score: str = "ami_max"  # or ``upper_bound`` for the error of next-step prediction
 
 
 STATIC, TABLE, ERRORS, DIGITS = "Static shapes", "Flying shapes", "Next-step prediction", "Flying MNIST"

@@ -14,8 +14,7 @@ from neural_em.report.figures import save_figure
 from neural_em.report.plots import score_curve
 from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
 from neural_em.reproduce.plan import GROUPS, TRAININGS, Training
-from neural_em.reproduce.records import SeedRecord, TrainingRecord, usable
-from neural_em.runs.find import TrainedRun
+from neural_em.reproduce.records import TrainingRecord, evaluated, mean_of, usable
 
 _TRAINED = 20  # steps of flying MNIST's training
 # file, kind of figure, training, evaluation, caption
@@ -32,30 +31,12 @@ def draw_all(
     records: Mapping[str, TrainingRecord], runs: Path, out: Path, evaluator: Evaluator, quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, str]:  # fmt: skip
-    """Draws what can be drawn; earlier pictures of runs that are no longer here stay.
-
-    Args:
-        records: of each training, by name.
-        runs: folder of the runs.
-        out: folder of the page; pictures go into ``figures`` below it.
-        evaluator: has the device.
-        quick: whether the runs are of toy size.
-        say: told what could not be drawn.
-
-    Returns:
-        Paths relative to ``out``, by caption.
-    """
+    """Draws what can be drawn into ``figures`` in the page's folder; tells each picture's path there by its caption."""
     made: dict[str, str] = {}
     for name, kind, training_name, evaluation_name, caption in _GROUPINGS:
         path = out / "figures" / f"{name}.png"
         training = TRAININGS[training_name].small() if quick else TRAININGS[training_name]
-        found = usable(training, runs / training_name, unfinished=True)
-        if found and any(evaluation_name in run.evaluations for run in _runs(records, training_name)):
-            try:
-                _grouping(kind, found[0], training, evaluation_name, evaluator, path)
-            except NeuralEMError as error:  # a picture is not worth losing the page
-                say(f"{path}: not drawn: {error}")
-        if path.is_file():
+        if draw_run(path, kind, training, evaluation_name, records, runs, evaluator, say):
             made[caption] = f"figures/{path.name}"
     figures = out / "figures"
     if _bce(records, figures / "bce.png"):
@@ -66,25 +47,29 @@ def draw_all(
     return made
 
 
-def _runs(records: Mapping[str, TrainingRecord], training: str) -> list[SeedRecord]:
-    return list(records[training].runs.values()) if training in records else []
-
-
-def _grouping(
-    kind: str, run: TrainedRun, training: Training, evaluation: str, evaluator: Evaluator, path: Path
-) -> None:
-    subject = Subject(evaluator, [run], training.evaluations[evaluation])
-    save_figure(draw(kind, subject)[0].figure, path)
+def draw_run(
+    path: Path, kind: str, training: Training, evaluation: str, records: Mapping[str, TrainingRecord], runs: Path,
+    evaluator: Evaluator, say: Callable[[str], None],
+) -> bool:  # fmt: skip
+    """Draws the first run of a training that was evaluated; whether the picture, or an earlier one, is there."""
+    found = usable(training, runs / training.name, unfinished=True)
+    if found and evaluated(records, training.name, evaluation):
+        try:
+            subject = Subject(evaluator, found[:1], training.evaluations[evaluation])
+            save_figure(draw(kind, subject)[0].figure, path)
+        except NeuralEMError as error:  # a picture is not worth losing the page
+            say(f"{path}: not drawn: {error}")
+    return path.is_file()
 
 
 def _bce(records: Mapping[str, TrainingRecord], path: Path) -> bool:
     found: dict[tuple[str, int], list[float]] = {}
     for name in GROUPS["bce"]:
         objects, components = (TRAININGS[name].options[option] for option in ("objects", "components"))
-        for run in _runs(records, name):
-            error = run.evaluations["test"].last_step.get("upper_bound") if "test" in run.evaluations else None
-            if error is not None and error.mean is not None:
-                found.setdefault((model_name(components), objects), []).append(error.mean)
+        for scores in evaluated(records, name, "test"):
+            error = mean_of(scores.last_step, "upper_bound")
+            if error is not None:
+                found.setdefault((model_name(components), objects), []).append(error)
     if not found:
         return False
     save_figure(bce_bars(found), path)
@@ -92,10 +77,8 @@ def _bce(records: Mapping[str, TrainingRecord], path: Path) -> bool:
 
 
 def _curve(records: Mapping[str, TrainingRecord], path: Path, trained: int | None) -> bool:
-    found = [
-        run.evaluations["50 steps"].curves for run in _runs(records, "flying-mnist") if "50 steps" in run.evaluations
-    ]
-    curves = [each["ami_max"] for each in found if "ami_max" in each]
+    found = evaluated(records, "flying-mnist", "50 steps")
+    curves = [scores.curves["ami_max"] for scores in found if "ami_max" in scores.curves]
     if not curves:
         return False
     parts = ("mean", "lower_quartile", "upper_quartile")

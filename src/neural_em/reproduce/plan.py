@@ -19,25 +19,15 @@ _QUICK_DATA = 16  # sequences of validation and test
 
 @dataclass(frozen=True)
 class Training:
-    """One model to train with several seeds, and what to evaluate it on.
+    """One model to train with several seeds, and what to evaluate it on."""
 
-    Attributes:
-        name: of the training and of its folder.
-        preset: what it starts from.
-        options: its differences: objects and components.
-        evaluations: by name.
-        free: settings in which its runs may differ from the preset; the record says in which they do.
-        quick: at toy size, to see that everything works.
-        changes: further differences, as ``nem train --set`` takes them.
-    """
-
-    name: str
-    preset: str
-    options: Mapping[str, int]
-    evaluations: Mapping[str, Evaluation]
-    free: frozenset[str] = frozenset()
-    quick: bool = False
-    changes: tuple[str, ...] = ()
+    name: str  # of the training and of its folder
+    preset: str  # what it starts from
+    options: Mapping[str, int]  # its differences: objects and components
+    evaluations: Mapping[str, Evaluation]  # by name
+    free: frozenset[str] = frozenset()  # settings in which its runs may differ from the preset; the record says them
+    quick: bool = False  # at toy size, to see that everything works
+    changes: tuple[str, ...] = ()  # further differences, as ``nem train --set`` takes them
 
     def experiment(
         self, epochs: int | None = None, precision: str = "auto", settings: Sequence[str] = ()

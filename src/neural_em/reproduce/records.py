@@ -43,9 +43,9 @@ class MeanCurve:
     upper_quartile: tuple[float | None, ...]
 
     def __post_init__(self) -> None:
-        """Refuses parts of different lengths."""
-        if not len(self.mean) == len(self.lower_quartile) == len(self.upper_quartile):
-            refuse("curve", "as many quartiles as means", "others")
+        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
+        if len(set(lengths)) > 1:
+            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,21 @@ class TrainingRecord:
     runs: dict[str, SeedRecord]
 
 
+def evaluated(records: Mapping[str, TrainingRecord], training: str, evaluation: str) -> list[Scores]:
+    """One evaluation of all seeds of a training that have it."""
+    runs = records[training].runs.values() if training in records else ()
+    return [run.evaluations[evaluation] for run in runs if evaluation in run.evaluations]
+
+
+def mean_of(scores: Mapping[str, Mean], name: str) -> float | None:
+    """A score's mean, where it is there."""
+    return scores[name].mean if name in scores else None
+
+
 def collect(training: Training, folder: Path, before: TrainingRecord | None = None) -> TrainingRecord:
     """All that is known of a training: of each seed how it went, and its evaluations.
 
-    Args:
-        training: which one.
-        folder: its run folder; it need not exist.
-        before: an earlier record; seeds without a run folder are kept as they are there.
+    Its run folder need not exist; seeds that are not there are kept as they are in an earlier record.
     """
     runs = dict(before.runs) if before is not None else {}
     for path in sub_folders(folder, "seed-"):
@@ -117,7 +125,7 @@ def read_record(path: Path, training: Training) -> TrainingRecord | None:
         return None
     values = read_object(path)
     if values.get("format") != FORMAT or values.get("training") != training.name:
-        refuse(f"{path}", f"the record of {training.name} in format {FORMAT}", "something else")
+        refuse(f"{path}", f"the record of {training.name} in format {FORMAT}", "another file")
     if values.get("quick") is not training.quick:
         refuse(f"{path}", "a record of runs of the same size", f"one with quick={values.get('quick')}")
     try:
@@ -125,7 +133,7 @@ def read_record(path: Path, training: Training) -> TrainingRecord | None:
     except NeuralEMError as error:
         raise NeuralEMError(f"{path}: {error}") from None
     if not all(seed.isdecimal() for seed in record.runs):
-        refuse(f"{path}", "runs with their evaluations, by seed", "something else")
+        refuse(f"{path}", "the numbers of seeds as the names of its runs", ", ".join(record.runs))
     return record
 
 
@@ -196,7 +204,6 @@ def usable(training: Training, folder: Path, unfinished: bool) -> list[TrainedRu
 
 
 def _run(training: Training, path: Path) -> SeedRecord:
-    """One seed."""
     record, start = Record.read(path), (read_starts(path) or [Start()])[-1]
     ended: dict[str, Any] = {each.name: getattr(record, each.name) for each in fields(Ended)}
     made = {name: getattr(start, name) for name in _OF_A_START}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neural_em.evaluation import MeanDeviation
 from neural_em.report.tables import MISSING, markdown_table, span
 from neural_em.reproduce import tagger_table
-from neural_em.reproduce.cells import Cell
+from neural_em.reproduce.cells import Cell, number
 from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, STATIC, TABLE
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import SeedRecord, TrainingRecord
@@ -18,6 +17,7 @@ from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 _CUT_SHORT = (EPOCHS, INTERRUPTED, OUT_OF_TIME)  # before the training itself would have stopped
 
 FIGURE_ONLY = "figure only"
+TOY = "**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n"
 _LEAD = """\
 Every number of the paper and what this code gives for it. Scores are AMI, normalised by the larger entropy ('max'), at
 the last EM step; what the mean over all steps gives, the first ones from a random start included, stands beside it.
@@ -41,29 +41,28 @@ _ABOUT = {
 def render(
     cells: Sequence[Cell], records: Mapping[str, TrainingRecord], runs: Path, pictures: Mapping[str, str] | None = None
 ) -> str:
-    """The whole page.
-
-    Args:
-        cells: the paper's numbers and ours.
-        records: of each training, by name.
-        runs: where the runs are, for the commands.
-        pictures: paths of pictures by caption, relative to the page.
-    """
+    """The whole page: the paper's numbers and ours, pictures by caption, the runs and the commands that make them."""
     quick = any(record.quick for record in records.values())
     counts = {cell.sequences for cell in cells if cell.sequences}
     sequences = f"{max(counts):,} test sequences" if counts else "the test sequences"
     parts = ["# Reproduction\n", _LEAD.format(sequences=sequences)]
-    if quick:
-        parts.append("**Toy size: these runs only show that everything works. Their numbers mean nothing.**\n")
-    parts.append(f"{_overview(cells)}\n")
+    parts += [TOY if quick else "", f"{_overview(cells)}\n"]
     for section, about in _ABOUT.items():
         rows = [cell for cell in cells if cell.paper.section == section]
         parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
-    parts.append(tagger_table.section(records))
-    parts += ["## Figures\n"] if pictures else []
-    parts += [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in sorted((pictures or {}).items())]
-    parts += [runs_table(records), problems(records), _missing(cells), "" if quick else commands(records, runs)]
+    parts += [tagger_table.section(records), figures(dict(sorted((pictures or {}).items()))), runs_table(records)]
+    return joined([*parts, problems(records), _missing(cells), "" if quick else commands(records, runs)])
+
+
+def joined(parts: Sequence[str]) -> str:
+    """A page of the parts that are not empty."""
     return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def figures(pictures: Mapping[str, str]) -> str:
+    """The pictures with their captions."""
+    shown = [f"![{caption}]({path})\n\n*{caption}*\n" for caption, path in pictures.items()]
+    return "\n".join(["## Figures\n", *shown]) if shown else ""
 
 
 def _overview(cells: Sequence[Cell]) -> str:
@@ -87,15 +86,6 @@ def _table(cells: Sequence[Cell]) -> str:
         ours = ["*missing*", MISSING] if cell.missing else [number(cell.last_step), number(cell.mean_over_steps)]
         rows.append([cell.paper.where, cell.paper.about, paper, *ours, _count(cell), _lengths(cell), baselines])
     return markdown_table(header, rows)
-
-
-def number(value: MeanDeviation) -> str:
-    """Mean and deviation over runs."""
-    if value.mean is None:
-        return MISSING
-    digits = 3 if abs(value.mean) < 10 else 2
-    text = f"{value.mean:.{digits}f}"
-    return text if value.deviation is None else f"{text} ± {value.deviation:.{digits}f}"
 
 
 def _count(cell: Cell) -> str:
@@ -133,7 +123,6 @@ def runs_table(records: Mapping[str, TrainingRecord]) -> str:
 
 
 def problems(records: Mapping[str, TrainingRecord]) -> str:
-    """What went wrong in the runs."""
     lines = []
     for name, record in records.items():
         for seed, run in record.runs.items():

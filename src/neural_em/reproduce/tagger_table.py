@@ -9,9 +9,10 @@ import torch
 from neural_em.evaluation import MeanDeviation
 from neural_em.model import build
 from neural_em.report.tables import MISSING, markdown_table, span
+from neural_em.reproduce.cells import over_runs
 from neural_em.reproduce.paper import COMPARED
 from neural_em.reproduce.plan import TRAININGS
-from neural_em.reproduce.records import Scores, TrainingRecord
+from neural_em.reproduce.records import Scores, TrainingRecord, evaluated, mean_of
 
 ITERATIONS = 5
 NOISY, CLEAN = ("test", "standing"), ("clean", "standing, clean")  # of images, and of what was trained on sequences
@@ -46,29 +47,20 @@ def section(records: Mapping[str, TrainingRecord]) -> str:
 
 def _scores(training: str, noise: bool, records: Mapping[str, TrainingRecord]) -> list[str]:
     """The numbers of one line of the table; none where nothing was scored for it."""
-    evaluation = NOISY[training.startswith("flying")] if noise else CLEAN[training.startswith("flying")]
-    runs = list(records[training].runs.values()) if training in records else []
-    runs = [run for run in runs if evaluation in run.evaluations]
-    if not runs:
+    evaluation = (NOISY if noise else CLEAN)[training.startswith("flying")]
+    found = evaluated(records, training, evaluation)
+    if not found:
         return []
-    found = [run.evaluations[evaluation] for run in runs]
     tagger = training.startswith("tagger")
-    each = [_number([_at(scores, i) for scores in found]) if tagger else MISSING for i in range(ITERATIONS)]
-    last = _number([scores.last_step["ami_max"].mean if "ami_max" in scores.last_step else None for scores in found])
-    seconds = MeanDeviation.of(run.seconds for run in runs).mean
-    return [*each, last, str(len(runs)), f"{_weights(training):,}", span(seconds)]
+    each = [over_runs(_at(scores, i) for scores in found) if tagger else MISSING for i in range(ITERATIONS)]
+    last = over_runs(mean_of(scores.last_step, "ami_max") for scores in found)
+    seconds = [run.seconds for run in records[training].runs.values() if evaluation in run.evaluations]
+    return [*each, last, str(len(found)), f"{_weights(training):,}", span(MeanDeviation.of(seconds).mean)]
 
 
 def _at(scores: Scores, iteration: int) -> float | None:
     curve = scores.curves["ami_max"].mean if "ami_max" in scores.curves else ()
     return curve[iteration] if iteration < len(curve) else None
-
-
-def _number(values: list[float | None]) -> str:
-    value = MeanDeviation.of(values)
-    if value.mean is None:
-        return MISSING
-    return f"{value.mean:.3f}" + ("" if value.deviation is None else f" ± {value.deviation:.3f}")
 
 
 def _weights(training: str) -> int:

@@ -18,18 +18,11 @@ from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
 from neural_em.files import make, replacing, write_whole
 from neural_em.report.tables import MISSING
+from neural_em.reproduce import records as recorded
 from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training, chosen
-from neural_em.reproduce.records import (
-    TrainingRecord,
-    collect,
-    finished,
-    read_record,
-    usable,
-    write_record,
-    wrong_settings,
-)
+from neural_em.reproduce.records import TrainingRecord, usable, wrong_settings
 from neural_em.reproduce.results_page import render
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.folder import RunFolder
@@ -43,37 +36,21 @@ PAGE, CELLS, RECORDS = "reproduction.md", "reproduction.json", "runs"
 
 @dataclass
 class Reproduction:
-    """The work on the paper's results.
+    """The work on the paper's results."""
 
-    Attributes:
-        runs: folder of the run folders.
-        out: folder of the results.
-        seeds: how many runs of each training.
-        quick: at toy size.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        epochs: at most so many in each training, where fewer than the paper's are wanted.
-        precision: of training; ``bf16`` is faster on a GPU.
-        max_minutes: stop after so long; the same call goes on.
-        unfinished: evaluate runs whose training is not finished too.
-        settings: of all trainings, as dotted fields; those that are free, and no others.
-        say: told what is going on, a line at a time.
-        problems: what could not be done, with the reason.
-        interrupted: whether somebody asked to stop.
-    """
-
-    runs: Path = RUNS
-    out: Path = RESULTS
-    seeds: int = SEEDS
-    quick: bool = False
-    device: str = "auto"
-    epochs: int | None = None
-    precision: str = "auto"
-    max_minutes: float | None = None
-    unfinished: bool = False
-    settings: Sequence[str] = ()
-    say: Callable[[str], None] = lambda line: None
-    problems: list[str] = field(default_factory=list)
-    interrupted: bool = False
+    runs: Path = RUNS  # folder of the run folders
+    out: Path = RESULTS  # folder of the results
+    seeds: int = SEEDS  # how many runs of each training
+    quick: bool = False  # at toy size
+    device: str = "auto"  # or ``cpu``, ``cuda``, ``cuda:N``
+    epochs: int | None = None  # at most so many in each training, where fewer than the paper's are wanted
+    precision: str = "auto"  # of training; ``bf16`` is faster on a GPU
+    max_minutes: float | None = None  # stop after so long; the same call goes on
+    unfinished: bool = False  # evaluate runs whose training is not finished too
+    settings: Sequence[str] = ()  # of all trainings, as dotted fields; those that are free, and no others
+    say: Callable[[str], None] = lambda line: None  # told what is going on, a line at a time
+    problems: list[str] = field(default_factory=list)  # what could not be done, with the reason
+    interrupted: bool = False  # whether somebody asked to stop
 
     page: ClassVar[str] = PAGE
     usual_seeds: ClassVar[int] = SEEDS
@@ -100,18 +77,13 @@ class Reproduction:
 
     @classmethod
     def chosen(cls, names: Sequence[str], quick: bool) -> list[Training]:
-        """The trainings behind some names; all for none."""
         return chosen(names, quick, cls.trainings, cls.groups)
 
     def do(self, trainings: Sequence[Training]) -> Path:
-        """Trains and evaluates what is missing; a training or a seed that cannot be done does not hold up the others.
-
-        Returns:
-            The page.
-        """
+        """Trains and evaluates what is missing; what cannot be done does not hold up the others. Gives the page."""
         for training in trainings if self.settings else ():
             if wrong := wrong_settings(training, training.experiment(settings=self.settings)):
-                refuse("set", f"what leaves {training.name} the same experiment, such as training.epochs", wrong)
+                raise NeuralEMError(f"--set changes what {training.name} is: {wrong}; training.epochs is free")
         if self.quick:  # says at once that whatever comes here is of toy size
             make(self.out)
             self._write_cells([])
@@ -152,12 +124,11 @@ class Reproduction:
         return {name: each.small() if self.quick else each for name, each in self.trainings.items()}
 
     def _record(self, training: Training) -> TrainingRecord:
-        """What is known of a training, kept in the results folder."""
         path = self.out / RECORDS / f"{training.name}.json"
-        before = read_record(path, training)
-        record = collect(training, self.runs / training.name, before)
+        before = recorded.read_record(path, training)
+        record = recorded.collect(training, self.runs / training.name, before)
         if record.runs and record != before:
-            write_record(path, record)
+            recorded.write_record(path, record)
         return record
 
     def _train(self, training: Training) -> None:
@@ -166,7 +137,7 @@ class Reproduction:
         assert experiment.data.shape is not None  # the paper's data are generated
         experiment = experiment.for_frames(experiment.data.shape, PRESETS[experiment.name].model)  # as training does
         seeds = [folder / f"seed-{seed}" for seed in range(self.seeds)]
-        if all(finished(path, experiment) for path in seeds):
+        if all(recorded.finished(path, experiment) for path in seeds):
             return
         self.say(f"{training.name}: training {self.seeds} seeds in {folder}")
         minutes = None if self._deadline is None else max(self._left(), 1e-3) / 60  # one step is always done

@@ -41,11 +41,9 @@ class Step(nn.Module):
         self.model = model
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
-        """One EM step; losses are (B,)."""
         return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
 
     def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
-        """From a whole state."""
         after, info = self.model.step(state, x_noisy, x_next, check=False)
         return (after.theta, after.psi, after.gamma, *info)
 
@@ -56,7 +54,6 @@ class StepOfImages(Step):
     def forward(  # type: ignore[override]
         self, theta: Tensor, psi: Tensor, gamma: Tensor, prior: Tensor, x_noisy: Tensor, x_next: Tensor
     ) -> tuple[Tensor, ...]:
-        """One EM step; losses are (B,)."""
         return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
 
@@ -111,9 +108,7 @@ def export(
         try:
             make(model, T, folder)
         except ImportError as error:
-            raise NeuralEMError(
-                f"{format}: expected the extra 'onnx' (pip install 'neural-em[onnx]'): {error}"
-            ) from None
+            raise NeuralEMError(f"{format}: needs the extra: pip install 'neural-em[onnx]' ({error})") from None
         text = json.dumps(_description(model, format, T), indent=2)
         (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
     names = {**{part: f"{part}.{suffix}" for part in PARTS}, "about": ABOUT}

@@ -51,7 +51,6 @@ class Card:
         return {}
 
     def load(self, device: torch.device | str = "cpu") -> Model:
-        """The model itself."""
         return load(self.path, device)
 
 

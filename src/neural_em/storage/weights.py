@@ -43,7 +43,7 @@ def save(
     try:
         kept = json.dumps(notes or {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise NeuralEMError(f"notes: expected what JSON can hold, got {error}") from None
+        raise NeuralEMError(f"notes: cannot be written as JSON: {error}") from None
     header = {"format": FORMAT, "config": json.dumps(configs.to_dict(model.config)), "notes": kept}
     write_whole(path, in_order(to_bytes(tensors, metadata=header)))
 
@@ -74,7 +74,7 @@ def filled(config: BaseConfig, weights: dict[str, Tensor], where: str) -> Model:
 def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict[str, Tensor]]:
     """Config, notes and tensors of a weight file."""
     if not Path(path).is_file():
-        refuse(f"{path}", "a weight file", "nothing there" if not Path(path).exists() else "something else")
+        refuse(f"{path}", "a weight file", "a folder or a device" if Path(path).exists() else "nothing there")
     try:
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
@@ -101,7 +101,6 @@ def full_precision(tensor: Tensor, name: str) -> Tensor:
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
-    """Refuses not-a-number and infinity."""
     if not bool(torch.isfinite(tensor).all()):
         refuse(name, "finite weights", f"not-a-number or infinity in {tensor.dtype}")
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neural_em.model.fast.convolutions import interleave
-from neural_em.model.fast.gathering import Rows, Share, Tape, both_ways
+from neural_em.model.fast.gathering import SharedParameters, StepMemory, Tape, memory_there_and_back
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
-Ready = tuple[tuple[Tensor, ...], Tape | None, tuple[Rows, Rows]]
+Ready = tuple[tuple[Tensor, ...], Tape | None, tuple[StepMemory, StepMemory]]
 # their gradients need the result only
 IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
@@ -43,8 +43,8 @@ class FastActivation(nn.Module):
         parts = tuple(part for part in (self.layer.scale, self.layer.offset, bias) if part is not None)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             tape = Tape(lambda each: tuple(each.sum(dim=0)))
-            parts = Share.apply(tape, *parts)
-        return parts, tape, both_ways(steps)
+            parts = SharedParameters.apply(tape, *parts)
+        return parts, tape, memory_there_and_back(steps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C) or (N,C,H,W); what else an activation may be given is left to the plain one."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError
 from neural_em.model.distributions import CLIP, Bernoulli, Gaussian, PixelDistribution
 from neural_em.model.mixture import EPSILON, e_step, pixel_likelihood, upper_bound
 
@@ -41,7 +41,7 @@ def covers(x: Tensor, numbers: dict[str, Any], through: bool, channels: str) -> 
 def refuse_watched(gradient: Tensor | None) -> None:
     """Stops a way back from the losses that are only to be watched: it would give no gradient."""
     if gradient is not None:
-        refuse("gradient", "that of the total loss", "one of another loss, which only the plain model has")
+        raise NeuralEMError("only the total loss has a gradient on the fast path; use the plain model for another loss")
 
 
 class Assignment(torch.autograd.Function):
@@ -75,7 +75,6 @@ class Assignment(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any) -> Any:
-        """The gradient of eta."""
         refuse_watched(other)
         psi, gamma, x, *held = ctx.saved_tensors
         g_total = g_total if ctx.losses else None  # steps without losses have none to go back from

@@ -19,16 +19,13 @@ class FastImage(Linear):
 
     @classmethod
     def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The convolution."""
         return F.conv2d(x, weight, bias, stride=cls.stride, padding=cls.padding)
 
     @classmethod
     def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The transposed convolution."""
         return cls.backward(gradient, x, weight, (True, False, False))[0]
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The parameters' gradients."""
         wanted = (False, True, len(parts) > 1)
         return tuple(self.backward(gradient, x, parts[0].detach(), wanted)[1 : 1 + len(parts)])
 
@@ -76,7 +73,6 @@ class FastPatches(Linear):
         return F.fold(rows.transpose(1, 2), (x.shape[2], x.shape[3]), 4, stride=2, padding=1)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Of the patches' product."""
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         weight = rows.T @ self.patches(x)
         return (weight,) if len(parts) == 1 else (weight, rows.sum(0))
@@ -112,7 +108,6 @@ class FastUpConvolution(FastImage):
         return self.typed(self.last[1], 4)
 
     def of_phases(self, weight: Tensor) -> Tensor:
-        """The phases' weight."""
         phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, weight)
         return phases.flatten(0, 2).contiguous(memory_format=torch.channels_last)
 
@@ -141,14 +136,12 @@ class FastFirst(Linear):
         return (self.layer.weight.flatten(1).T,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of (N,1,H,W), to (N,out,H/2,W/2)."""
         if x.shape[2] % 2 or x.shape[3] % 2:  # not what the kernels are made for
             return F.conv2d(x, self.layer.weight, stride=2, padding=1).to(self.dtype or x.dtype)
         parts, tape = self.held or self.made_ready()
         return self.kernels.ToFeatures.apply(x, *parts, tape, self.dtype or x.dtype)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Of all images and all gradients of their features."""
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
         return (long_product(patches, rows)[:16].to(parts[0].dtype),)
@@ -172,12 +165,10 @@ class FastLast(Linear):
         return weight.flatten(0, 1), self.layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of (N,in,H,W), to (N,1,2H,2W)."""
         parts, tape = self.held or self.made_ready()
         return self.kernels.ToImage.apply(x, *parts, tape)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Of all features and all gradients of the images."""
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
         weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
         return weight[:25].to(parts[0].dtype), gradient.sum().reshape(1)

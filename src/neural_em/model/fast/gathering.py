@@ -15,12 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Rows:
+class StepMemory:
     """Memory for something that every step makes anew: step after step, so that `join` need not copy it.
 
-    Args:
-        steps: how many there will be.
-        backwards: whether the last one comes first.
+    Backwards, the last of the steps comes first.
     """
 
     def __init__(self, steps: int, backwards: bool = False) -> None:
@@ -41,11 +39,11 @@ class Rows:
         return self.memory[self.steps - 1 - step if self.backwards else step]
 
 
-def both_ways(steps: int) -> tuple[Rows, Rows]:
+def memory_there_and_back(steps: int) -> tuple[StepMemory, StepMemory]:
     """Memory for what so many steps make on their way, and on the way back; without a way back nothing is gathered."""
     if torch.is_grad_enabled():
-        return Rows(steps), Rows(steps, backwards=True)
-    return Rows(1), Rows(1)
+        return StepMemory(steps), StepMemory(steps, backwards=True)
+    return StepMemory(1), StepMemory(1)
 
 
 def join(tensors: list[Tensor]) -> Tensor:
@@ -66,14 +64,10 @@ def join(tensors: list[Tensor]) -> Tensor:
 
 
 class Tape:
-    """What all uses of one layer leave behind, until its parameters' gradients are wanted.
-
-    Args:
-        gradients: of the layer's parameters, from what one use left, or from what all did.
-    """
+    """What all uses of one layer leave behind, until its parameters' gradients are wanted."""
 
     def __init__(self, gradients: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.gradients = gradients
+        self.gradients = gradients  # of the layer's parameters, from what one use left, or from what all did
         self.left: list[tuple[Tensor, ...]] = []
         self.total: tuple[Tensor, ...] = ()
 
@@ -88,7 +82,6 @@ class Tape:
                 total.add_(part)
 
     def collect(self) -> tuple[Tensor, ...]:
-        """The parameters' gradients."""
         if not self.left:
             total, self.total = self.total, ()
             return total
@@ -97,7 +90,7 @@ class Tape:
         return self.gradients(*joined)
 
 
-class Share(torch.autograd.Function):
+class SharedParameters(torch.autograd.Function):
     """Hands parameters to many uses; its backward runs once, after all of theirs."""
 
     @staticmethod

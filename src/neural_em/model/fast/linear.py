@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.gathering import Share, Tape
+from neural_em.model.fast.gathering import SharedParameters, Tape
 from neural_em.model.relational import of_pairs, others
 
 
@@ -62,7 +62,7 @@ class Linear(nn.Module):
         if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
             return parts, None
         tape = Tape(functools.partial(self.gradients, parts))
-        return Share.apply(tape, *parts), tape
+        return SharedParameters.apply(tape, *parts), tape
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight, as it is applied, and the bias."""
@@ -89,12 +89,10 @@ class FastDense(Linear):
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """W x + b."""
         return F.linear(x, weight, bias)
 
     @staticmethod
     def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """W^T g."""
         return gradient @ weight
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
@@ -118,12 +116,10 @@ class FastPairs(Linear):
 
     @classmethod
     def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """Through both halves of the weight."""
         (own, other), halves = cls.of_components(gradient), weight.chunk(2, dim=1)
         return own @ halves[0] + other @ halves[1]
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The sums over all components, of one step or of all."""
         own, other = (part.flatten(0, 1) for part in self.of_components(gradient))
         x = x.flatten(0, 1)
         return torch.cat([long_product(own, x), long_product(other, x)], dim=1), own.sum(0)

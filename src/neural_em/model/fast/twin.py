@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError
 from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
-from neural_em.model.fast.gathering import Rows, both_ways
+from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
 from neural_em.model.m_step import GradientMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
@@ -54,7 +54,7 @@ class FastNeuralEM(NeuralEM):
     def __init__(self, model: NeuralEM, dtype: torch.dtype | None = None) -> None:
         vars(self).update(vars(model))  # the very modules under the very names, whatever is done to them later
         self.dtype, self.running = dtype, False
-        self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
+        self.rows = (StepMemory(1), StepMemory(1))  # memory for delta, and for the gradient of eta
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -71,14 +71,13 @@ class FastNeuralEM(NeuralEM):
 
     def hold(self, steps: int) -> None:
         """Keeps the parameters as they are now ready for so many steps; for none, they are read at each use."""
-        self.running, self.rows = bool(steps), both_ways(max(steps, 1))
+        self.running, self.rows = bool(steps), memory_there_and_back(max(steps, 1))
         for layer in self.layers:
             layer.hold(steps)
 
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
     ) -> Unrolled:
-        """The loop, everything ready for its length."""
         self.renew(state.theta)
         self.hold(len(x_noisy))
         try:
@@ -87,7 +86,6 @@ class FastNeuralEM(NeuralEM):
             self.hold(0)
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The M-step with fast layers."""
         if not self.running:
             self.renew(theta)
         return self.fast[0](theta, delta)
@@ -104,7 +102,7 @@ class FastNeuralEM(NeuralEM):
             return super().difference(x, psi, gamma)
         delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
-            flat, rows = delta.flatten(0, 1), (Rows(1), Rows(1))
+            flat, rows = delta.flatten(0, 1), (StepMemory(1), StepMemory(1))
             if not self.kernels.row_fits(flat, False):
                 return normalise(flat).view_as(delta)
             delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
@@ -146,7 +144,7 @@ def fast_m_step(m_step: Any, kernels: Any, dtype: torch.dtype | None) -> nn.Modu
     elif as_built(m_step, type(m_step)) and not differentiated_twice(m_step):
         fast = with_fast_layers(m_step, kernels)
     if dtype is not None and any(list(child.parameters()) for child in fast.children()):  # fast ones have none
-        refuse("dtype", "none for a model that keeps some of its plain layers", dtype)
+        raise NeuralEMError(f"dtype={dtype} is not for a model that keeps some of its plain layers")
     for each in fast.modules() if kernels else ():
         if isinstance(each, Linear):
             each.dtype = dtype
@@ -229,5 +227,5 @@ def accelerate(model: Model, dtype: torch.dtype | None = None) -> Model:
     if type(model) is NeuralEM or type(model) is FastNeuralEM:
         return FastNeuralEM(model, dtype)
     if dtype is not None:
-        refuse("dtype", f"none for a {type(model).__name__}, which the fast path does not know", dtype)
+        raise NeuralEMError(f"dtype={dtype} is not for a {type(model).__name__}, which the fast path does not know")
     return model

@@ -1,0 +1,146 @@
+"""Scenes that are drawn first and painted when their frames, a hundred times as large, are asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from neural_em import randomness
+from neural_em.data.config import MAX_OBJECTS, Part, Split
+from neural_em.data.dataset import Batch, Dataset, levels_tensor
+from neural_em.data.generated import Painted, SceneConfig, SplitScenes
+from neural_em.errors import refuse
+from neural_em.fields import Check, integer, optional
+
+Drawn = TypeVar("Drawn")  # a named tuple of tensors (N,...), of other such tuples, or of None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnConfig(SceneConfig):
+    """Scenes whose number of objects may vary."""
+
+    # sequences have from ``objects`` to this many objects, all equally likely; ``None``: ``objects``
+    most_objects: int | None = None
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {"most_objects": optional(integer(1, MAX_OBJECTS))}
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.most < self.objects:
+            refuse("most_objects", f"at least {self.objects}, as objects is; set both", self.most)
+
+    @property
+    def most(self) -> int:
+        return self.most_objects or self.objects
+
+    def there(self, key: Tensor, stream: int) -> Tensor:
+        """Which of the most objects the scenes (N,) have: (N,K) bool."""
+        number = self.objects + randomness.integers(key, 1, self.most - self.objects + 1, stream=stream)  # (N,1)
+        return torch.arange(self.most, device=key.device) < number
+
+    def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        if self.fresh and split == "training":
+            return super().load(split, seed, device, count, budget)
+        return PaintedDataset(cast(DrawnScenes[Any], self.scenes(cast(Split, split), seed, device)), count)
+
+
+class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
+    """All sequences of one split under one seed, drawn and painted in two steps."""
+
+    DRAWN: ClassVar[int]  # scenes drawn at a time
+    PAINTED: ClassVar[Mapping[str, int]]  # pixels painted at a time, by the kind of device
+
+    @abstractmethod
+    def draw(self, indices: Tensor) -> Drawn:
+        """What is in the scenes at a few indices (N,) on the device."""
+
+    @abstractmethod
+    def paint(self, drawn: Drawn) -> Painted:
+        """Paints a few scenes."""
+
+    @abstractmethod
+    def described(self, drawn: Drawn) -> dict[str, Tensor]:
+        """What is true of the objects; see `Dataset.properties`."""
+
+    def collisions(self, drawn: Drawn) -> Tensor | None:
+        return None
+
+    def drawn(self, indices: Tensor) -> Drawn:
+        """What is in the scenes at the given indices (N,)."""
+        return cast(Drawn, _joined([self.draw(some.to(self.device)) for some in indices.split(self.DRAWN)]))
+
+    def lots(self, count: int) -> Iterator[slice]:
+        """So many sequences in parts that are painted at a time."""
+        T, _, H, W = self.shape
+        return lots(count, T * H * W, self.PAINTED[self.device.type])
+
+    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
+        for first in range(0, len(indices), self.DRAWN):
+            some = indices[first : first + self.DRAWN]
+            drawn = self.draw(some.to(self.device))
+            for rows in self.lots(len(some)):
+                yield slice(first + rows.start, first + rows.stop), self.paint(select(drawn, rows))
+
+    def properties(self, indices: Tensor) -> dict[str, Tensor]:
+        return self.described(self.drawn(indices))
+
+
+class PaintedDataset(Dataset, Generic[Drawn]):
+    """Holds what is in the scenes, and paints a batch when it is asked for; on a GPU without the host."""
+
+    resident = True
+    has_groups = True
+
+    def __init__(self, scenes: DrawnScenes[Drawn], count: int) -> None:
+        self.shape, self.device = scenes.shape, scenes.device
+        self.note, self.background = scenes.config.note(), scenes.config.background
+        self._scenes, self._drawn, self._length = scenes, scenes.drawn(torch.arange(count)), count
+        self._levels = levels_tensor(scenes.levels, self.device)
+        self.truth = lambda indices: scenes.described(self._select(indices))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, indices: Tensor) -> Batch:
+        drawn, N, (T, C, H, W) = self._select(indices), len(indices), self.shape
+        frames = torch.empty(T, N, C, H, W, device=self.device)
+        groups = torch.empty(T, N, H, W, dtype=torch.uint8, device=self.device)
+        for rows in self._scenes.lots(N):
+            painted = self._scenes.paint(select(drawn, rows))
+            frames[:, rows] = painted.frames.transpose(0, 1)
+            groups[:, rows] = painted.groups.transpose(0, 1)
+        return Batch(frames if self._levels is None else frames.div_(self._levels), groups)
+
+    def collisions(self, indices: Tensor) -> Tensor | None:
+        met = self._scenes.collisions(self._select(indices))
+        return None if met is None else met.transpose(0, 1)
+
+    def _select(self, indices: Tensor) -> Drawn:
+        return select(self._drawn, self.checked(indices).to(self.device, non_blocking=True))
+
+
+def lots(count: int, pixels: int, most: int) -> Iterator[slice]:
+    """So many scenes of so many pixels each, in parts of at most that many pixels."""
+    lot = max(1, most // pixels)
+    for first in range(0, count, lot):
+        yield slice(first, min(first + lot, count))
+
+
+def select(drawn: Drawn, rows: Tensor | slice) -> Drawn:
+    """Some of the scenes."""
+    parts: Any = drawn
+    if parts is None or isinstance(parts, Tensor):
+        return cast(Drawn, None if parts is None else parts[rows])
+    return type(parts)(*(select(part, rows) for part in parts))
+
+
+def _joined(drawn: list[Any]) -> Any:
+    """Scenes that were drawn one lot after another."""
+    if drawn[0] is None or isinstance(drawn[0], Tensor):
+        return None if drawn[0] is None else torch.cat(drawn)
+    return type(drawn[0])(*(_joined(list(parts)) for parts in zip(*drawn, strict=True)))
