@@ -19,7 +19,7 @@ WITH_EXAMPLES = [page for page in PAGES if PYTHON.search(page.read_text(encoding
 
 
 def test_there_are_examples() -> None:
-    assert {"README.md", "first-steps.md", "configs.md", "extending.md"} <= {page.name for page in WITH_EXAMPLES}
+    assert {"README.md", "tutorial.md", "configs.md", "extending.md"} <= {page.name for page in WITH_EXAMPLES}
 
 
 @mock.patch.dict(M_STEPS)  # what a page adds to them is taken out again
