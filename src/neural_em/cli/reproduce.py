@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -70,11 +71,37 @@ def reproduce(
     out = out or (runs / "results" if quick else RESULTS)
     seeds = seeds if seeds is not None else QUICK_SEEDS if quick else of_page.usual_seeds
     work = of_page(
-        runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, settings or (), typer.echo
+        runs,
+        out,
+        seeds,
+        quick,
+        device,
+        epochs,
+        precision,
+        max_minutes,
+        unfinished,
+        settings or (),
+        _mnist_once(typer.echo),
     )
     typer.echo(work.report() if report else work.do(trainings))
     if work.interrupted:
         raise typer.Exit(_INTERRUPTED)
     if work.problems:
         count = f"{len(work.problems)} of {len(trainings)} trainings"
-        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {'; '.join(work.problems)}")
+        named: dict[str, list[str]] = {}
+        for name, _, problem in (each.partition(": ") for each in work.problems):
+            named.setdefault(problem, []).append(name)
+        problems = "; ".join(f"{', '.join(names)}: {problem}" for problem, names in named.items())
+        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {problems}")
+
+
+def _mnist_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says in full only once that MNIST is missing, whatever stands before it."""
+    told: set[str] = set()
+
+    def once(line: str) -> None:
+        name, _, text = line.partition(": ")
+        say(f"{name}: MNIST is missing, as above" if "MNIST" in text and text in told else line)
+        told.add(text)
+
+    return once
