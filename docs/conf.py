@@ -21,7 +21,6 @@ exclude_patterns = ["_build"]
 
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True}
 
 html_theme = "furo"
 html_title = f"nem {release}"

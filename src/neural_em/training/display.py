@@ -63,8 +63,9 @@ class Bars:
             self._tasks[run] = self.progress.add_task(run or "epoch", total=info["steps"], completed=info["step"],
                                                       loss="", score="", within="", pace="")  # fmt: skip
         if event == "steps":
-            self.progress.update(self._tasks[run], completed=info["step"], loss=f"loss {info['loss']:.2f}",
-                                 within=_pace(info), description=f"{run or 'epoch'} {info['epoch']}/{info['epochs']}")  # fmt: skip
+            loss = f"loss {info['loss']:.2f}"
+            self.progress.update(self._tasks[run], completed=info["step"], loss=loss, within=_pace(info),
+                                 description=f"{run or 'epoch'} {info['epoch']}/{info['epochs']}")  # fmt: skip
         if event == "epoch":
             row: Row = info["row"]
             left = row.seconds * (info["epochs"] - row.epoch)
@@ -87,8 +88,8 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
-               TextColumn("{task.fields[within]}"), TextColumn("{task.fields[score]}"), TextColumn("{task.fields[pace]}"))  # fmt: skip
+    shown_fields = (TextColumn(f"{{task.fields[{name}]}}") for name in ("loss", "within", "score", "pace"))
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), *shown_fields)
     with Progress(*columns, refresh_per_second=4) as progress:
         yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)
 
