@@ -19,7 +19,8 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+napoleon_use_ivar = True  # a list of settings, not a heading for each
 autodoc_member_order = "bysource"
 
 html_theme = "furo"
