@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 BLOCKS = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # what makes a command small; the rest of it is the page's
 SMALLER = {
-    "train": "--train-size 128 --epochs 1 --set data.validation_size=16 --set model.theta_size=32",
-    "evaluate": "--size 10",
+    "train": "--train-size 64 --epochs 1 --set data.validation_size=16 --set model.theta_size=32",
+    "evaluate": "--size 4",
     "figure": "",
-    "report": "--size 10",
-    "segment": "--starts 1",
+    "report": "--size 4",
+    "segment": "--starts 1 --movie gif",
     "models": "",
 }
 SHELL = ["make demo", ". .venv/bin/activate"]  # which this test does not run: the environment is there already
