@@ -19,9 +19,9 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+napoleon_use_ivar = True  # a list of settings, not a heading for each
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True}
 
 html_theme = "furo"
 html_title = f"nem {release}"

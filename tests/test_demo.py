@@ -54,10 +54,12 @@ def test_a_shipped_model_is_used_and_scored_as_evaluation_scores_it(model: Neura
     test = load_split(DataConfig(**DATA), "test", seed=0, size=12)  # type: ignore[arg-type]
     assert done.ami == pytest.approx(evaluate(model, test, EvaluationConfig(2)).last_step["ami_max"].mean, abs=1e-3)
     page = done.page.read_text(encoding="utf-8")
-    assert f"AMI {done.ami:.3f}" in page
+    assert f"AMI {done.ami:.3f} after the last of 3 steps" in page
+    assert "<body data-plays>" in page
+    assert 'data-rollout="10"' in page
     assert not re.search(r"(src|href)=\"(https?:)?//", page)  # nothing is fetched from anywhere
     with Image.open(done.animation) as gif:
-        assert gif.n_frames == 3  # one for each step
+        assert gif.n_frames == 3 + module.ROLLOUT  # one for each step, with input and without
 
 
 def test_an_earlier_demo_is_replaced_and_nothing_else(model: NeuralEM, tmp_path: Path) -> None:

@@ -20,6 +20,14 @@ PAGE, ANIMATION = "index.html", "demo.gif"
 MODEL = "flying-shapes"  # which is shipped
 SEQUENCES = 200
 SHOWN = 3  # the first so many sequences, whatever came of them, beside the worst of all
+ROLLOUT = 10  # steps that the model goes on without input
+ABOUT = """\
+Neural EM finds objects without labels: copies of one small network, its components, compete for the pixels, and each \
+pixel goes to the component that predicts it best.
+Adjusted mutual information (AMI) says how well that grouping agrees with the true one: 1 is perfect, 0 is chance.
+{sequences} sequences that the model has never seen: AMI {ami:.3f} after the last of {steps} steps with input. It then \
+goes on for {rollout} steps without looking.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,15 +53,16 @@ def demo(out: str | os.PathLike[str] = "demo", device: str = "auto", say: Callab
         (run,) = find_runs([MODEL]).runs
         say(f"grouping {SEQUENCES} {run.experiment.data.kind} sequences that {run.name} has never seen")
         report, score = _report(run, device)
-        lead = f"{SEQUENCES} sequences that the model has never seen: AMI {score:.3f} at the last step."
-        write_page(folder / PAGE, [report], title="nem demo", lead=lead)
+        steps = report.sequences[0].steps - ROLLOUT
+        lead = ABOUT.format(sequences=SEQUENCES, ami=score, steps=steps, rollout=ROLLOUT)
+        write_page(folder / PAGE, [report], title="Objects found by nem", lead=lead, plays=True)
         save_animation(report.sequences[0], folder / ANIMATION)
     return Demo(run.name, SEQUENCES, score, Path(out) / PAGE, Path(out) / ANIMATION)
 
 
 def _report(run: TrainedRun, device: str) -> tuple[RunReport, float]:
     """What the page shows, and the mean AMI at the last step."""
-    evaluator, evaluation = Evaluator(device), Evaluation(size=SEQUENCES)
+    evaluator, evaluation = Evaluator(device), Evaluation(size=SEQUENCES, rollout=ROLLOUT)
     (report,) = run_reports(evaluator, [run], evaluation)
     first = sequences(evaluator, run, evaluation, {f"sequence {n + 1}": n for n in range(SHOWN)})
     worst = [sequence for sequence in report.sequences if sequence.label == "worst"]

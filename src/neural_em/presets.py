@@ -144,6 +144,12 @@ PRESETS: dict[str, Experiment] = {
         DataConfig("static-shapes"),
         TrainingConfig(components=4, learning_rate=0.003, epochs=100, patience=None, schedule="cosine"),
     ),
+    "static-shapes-quick": Experiment(
+        "static-shapes-quick",
+        replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3),
+        DataConfig("static-shapes", train_size=10_000),
+        TrainingConfig(components=4, learning_rate=0.003, epochs=5, patience=None, schedule="cosine"),
+    ),
     "flying-shapes-plus": replace(
         _FLYING_SHAPES, name="flying-shapes-plus",
         training=TrainingConfig(components=3, epochs=40, patience=None, schedule="cosine"),
@@ -183,6 +189,7 @@ ABOUT: dict[str, str] = {
     "flying-mnist": "RNN-EM on sequences of two moving digits, out of 50,000",
     "flying-mnist-staged": "the same in three stages: on 20 digits, on 500, on 50,000",
     "static-shapes-plus": "not the paper's: static-shapes with layer norm, loss at every step and more; 100 epochs",
+    "static-shapes-quick": "not the paper's: a model that groups after minutes on a laptop; the tutorial trains it",
     "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 40 epochs",
     "flying-mnist-plus": "not the paper's: flying-mnist-staged with a fourth stage, whose learning rate falls to zero",
     "bouncing-balls": "R-NEM, its authors' next paper: components that see each other, on four bouncing balls",

@@ -207,3 +207,13 @@ def test_everything_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert again.stdout == f"{PAGE}\n"
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert not (tmp_path / "results").exists()
+
+
+def test_a_missing_mnist_is_said_once(run_nem: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEM_MNIST", str(Path.cwd()))  # a folder without digits
+    ended = run_nem(*QUICK, "flying-mnist", "flying-mnist-staged", "--seeds", 1)
+    assert ended.status == 2
+    assert ended.out.count("MNIST's t10k") + ended.out.count("MNIST's train") == 1
+    assert ended.out.count("MNIST is missing, as above") >= 1
+    assert ended.errors.count("MNIST's") == 1
+    assert "flying-mnist, flying-mnist-staged: " in ended.errors

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from neural_em.errors import NeuralEMError
-from neural_em.report.colours import LIMIT, blend, colour_groups, palette
+from neural_em.report.colours import LIMIT, as_components, blend, colour_groups, palette
 
 # Simulation matrices on linear RGB (Machado 2009, severity 1.0)
 VISION = {
@@ -91,6 +91,20 @@ def test_groups_take_the_colour_of_the_component_before_them():
     assert np.array_equal(rgb[1, 0], palette(2)[1])
     assert np.array_equal(rgb[1, 1], palette(64)[63])
     assert colour_groups(groups.astype(np.float32), background=(9, 8, 7))[0, 0].tolist() == [9, 8, 7]
+
+
+def test_matching_groups_take_the_colours_of_their_components():
+    groups = np.array([[[7, 7, 0, 2], [7, 7, 0, 2]], [[7, 7, 4, 2], [7, 7, 0, 2]]])
+    labels = np.array([[[2, 2, 0, 0], [2, 0, 1, 0]], [[2, 2, 1, 0], [2, 2, 1, 0]]])
+    gamma = (labels[:, None] == np.arange(3)[:, None, None]).astype(np.float32)
+    matched = as_components(groups, gamma)
+    assert {old: set(matched[groups == old].tolist()) for old in (0, 2, 4, 7)} == {0: {0}, 2: {1}, 4: {2}, 7: {3}}
+    # two objects in one component: the smaller one gets a colour that no component has
+    both = as_components(groups, np.concatenate([gamma[:, :1] + gamma[:, 2:], gamma[:, 1:2]], axis=1))
+    assert (both[groups == 7] == 1).all()
+    assert (both[groups == 4] == 2).all()
+    assert (both[groups == 2] == 3).all()
+    assert not as_components(np.zeros((2, 2, 4), int), gamma).any()
 
 
 @pytest.mark.parametrize(

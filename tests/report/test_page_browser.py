@@ -235,6 +235,20 @@ def test_space_plays_and_pauses(browser, page):
     assert browser.value("document.querySelector('.play').getAttribute('aria-label')") == "play"
 
 
+def test_a_page_that_plays_begins_by_itself_unless_less_motion_is_wanted(browser, squares, tmp_path):
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=CLOCK)
+    run = RunReport("one", sequences=[squares(steps=6, label="a"), squares(steps=6, label="b")])
+    page = write_page(tmp_path / "plays.html", [run], plays=True)
+    browser.open(page)
+    browser.value(TICK)
+    browser.value(TICK)
+    assert steps(browser) == [2, 2]
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+    browser.open(page)
+    browser.value(TICK)
+    assert steps(browser) == [6, 6]
+
+
 def test_buttons_and_slider_work_and_players_can_be_stepped_alone(browser, page):
     browser.open(page)
     browser.click("#together")
@@ -274,7 +288,7 @@ def test_it_fits_a_phone_and_follows_the_dark(browser, page, tmp_path):
     )
     # every pixel of a panel is a whole number of screen pixels wide
     ratio = browser.value(
-        "(() => { const c = document.querySelector('canvas'); return c.clientWidth * 2 / c.width; })()"
+        "(() => { const c = document.querySelector('canvas'); return parseFloat(c.style.width) * 2 / c.width; })()"
     )
     assert ratio == round(ratio) >= 2
     assert browser.complaints() == []

@@ -312,11 +312,27 @@ def test_binding_failures_are_named(tiny: Any, tmp_path: Path) -> None:
     """An untrained model binds nothing: log and summary say so, once."""
     outcome = fit(tiny.build(), tiny.training, tiny.config, tiny.validation, tmp_path)
     assert {row.binding for row in outcome.progress.rows} == {"uniform"}
-    assert (tmp_path / "log.txt").read_text().count("warning: binding failure from epoch 1 on") == 1
+    log = (tmp_path / "log.txt").read_text()
+    assert log.count("warning: binding failure from epoch 1 on") == 1
+    assert log.count("; usual in the first 500 steps, of which this run has done ") == 1
     assert json.loads((tmp_path / "summary.json").read_text())["warnings"] == outcome.warnings
     assert "nearly uniform" in outcome.warnings[0]
     single = fit(tiny.build(), tiny.training, tiny.with_(components=1), tiny.validation)
     assert single.warnings == []
+
+
+def test_a_binding_failure_that_has_gone_is_said_to_be(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, after the first epoch without it."""
+    found = iter(["uniform", "uniform", "", ""])
+    monkeypatch.setattr(Validation, "binding_failure", lambda self, components: next(found))
+    said: list[tuple[str, str]] = []
+
+    def listen(event: str, info: dict[str, Any]) -> None:
+        if event in ("warning", "note"):
+            said.append((event, info["text"].partition(":")[0]))
+
+    fit(tiny.build(), tiny.training, tiny.with_(epochs=4), tiny.validation, callbacks=[listen])
+    assert said == [("warning", "binding failure from epoch 1 on"), ("note", "binding failure gone after epoch 3")]
 
 
 def test_float64_is_float64(tiny: Any, tmp_path: Path) -> None:

@@ -64,29 +64,43 @@ def test_a_pipe_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: clock)
     for step in range(1, 101):
         clock += 1.0
-        plain("steps", {**BASE, "epoch": 1, "step": step, "loss": 1.0})
+        plain("steps", {**BASE, "epoch": 1, "step": step, "loss": 1.0, "seconds": clock})
     plain("epoch", {**BASE, "row": ROW, "waited": 0})
     assert [line.split(":")[0] for line in lines] == [
         "epoch 1/10, step 31/781", "epoch 1/10, step 61/781", "epoch 1/10, step 91/781", "epoch 2/10"
     ]  # fmt: skip
 
 
+def test_a_line_within_an_epoch_says_how_fast_and_how_long_still() -> None:
+    """100 of 781 steps in 40 s are 2.5 a second, and 681 more take 272 s."""
+    event = {**BASE, "epoch": 1, "step": 100, "loss": 1.0, "seconds": 40.0}
+    text = "epoch 1/10, step 100/781: loss 1.0000, 2.5 steps a second, 4 min 32 s left in this epoch"
+    assert display.line("steps", event) == text
+
+
 def test_bars_show_loss_score_and_times() -> None:
     """On a terminal, in the bar of the run."""
     text = io.StringIO()
     columns = [
-        TextColumn(f"{{task.{name}}}") for name in ("description", "fields[loss]", "fields[score]", "fields[pace]")
+        TextColumn(f"{{task.{name}}}")
+        for name in ("description", "fields[loss]", "fields[within]", "fields[score]", "fields[pace]")
     ]
     console = Console(file=text, force_terminal=True, width=200)
     progress = RichProgress(*columns, console=console, auto_refresh=False)  # shown at the end, not ten times a second
     bars = display.Bars(progress)
     with progress:
         bars("start", {**BASE, "epoch": 0, "step": 0})
-        bars("steps", {**BASE, "epoch": 1, "step": 32, "loss": 612.125})
+        bars("steps", {**BASE, "epoch": 1, "step": 32, "loss": 612.125, "seconds": 64.0})
         bars("epoch", {**BASE, "row": ROW, "waited": 0})
         bars("stop", {**BASE, "outcome": _outcome("epochs")})
     shown = text.getvalue()
-    for part in ("epoch 1/10", "loss 612.12", "AMI 0.912", "1 min 15 s/epoch, at most 10 min 01 s left"):
+    for part in (
+        "epoch 1/10",
+        "loss 612.12",
+        "2.0 s a step, 24 min 58 s left in this epoch",
+        "AMI 0.912",
+        "1 min 15 s/epoch, at most 10 min 01 s left",
+    ):
         assert part in shown
 
 

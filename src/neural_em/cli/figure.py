@@ -19,9 +19,9 @@ def figure(
         typer.Option(
             "--kind",  # typer 0.27 makes --KIND of the metavar
             metavar="KIND",
-            help="sequence (over time), rollout (steps without input), attention (who heeds whom in R-NEM), static "
-            "(images step by step), curve (AMI per step), bce (prediction error by objects), learning (curves); "
-            "may be repeated.",
+            help="sequence (over time), rollout (steps without input), attention (which components look at which, in "
+            "R-NEM), static (images step by step), curve (AMI per step), bce (prediction error by objects), learning "
+            "(curves); may be repeated.",
             show_default="sequence, or static for images",
         ),
     ] = None,

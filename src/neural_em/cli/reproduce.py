@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,9 @@ def reproduce(
         int | None, typer.Option(help="Runs of each experiment.", show_default="5; relational 3; quick 2")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Only write the page from what is there.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Only write the page, from the runs that are there.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results.", show_default="results; quick runs/quick/results")
@@ -29,21 +32,24 @@ def reproduce(
     runs: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce; quick runs/quick")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs at most.", show_default="as in the preset")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Largest number of epochs.", show_default="as in the preset")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Of every training: training.epochs, training.patience; of relational also data.train_size "
-            "(sequences an epoch), training.learning_rate, training.schedule; repeat it.",
+            help="Change training.epochs or training.patience of every training; of relational also data.train_size "
+            "(sequences an epoch), training.learning_rate, training.schedule; may be repeated.",
         ),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="Of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU.")
+        str,
+        typer.Option(help="Precision of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU."),
     ] = "auto",
     max_minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")
+        float | None, typer.Option(help="Time limit in minutes; run the same command to resume.")
     ] = None,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Evaluate runs that are not finished too; the page marks them.")
@@ -54,10 +60,10 @@ def reproduce(
     EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
     the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus, flying-shapes-plus-3-3, -3-5, -5-3, -5-5 (or
     table-1-plus), flying-mnist-plus, tagger-20 (pixels), -28, tagger-batch-norm-20, -28 (or tagger, for these and all
-    that they are compared with); several may be given, and none means all of these. The page is
-    results/reproduction.md. Or it is relational, which is bouncing-balls, bouncing-balls-rnn-em, bouncing-balls-rnn and
-    curtain, or some of the four; their page is results/relational.md.
-    It goes on where it stopped. Runs that are here already are neither trained nor evaluated again.
+    that they are compared with). Give several, or none for all of these; the page is results/reproduction.md. Or give
+    relational, or some of its four: bouncing-balls, bouncing-balls-rnn-em, bouncing-balls-rnn, curtain; their page is
+    results/relational.md.
+    Run the same command again to resume. Runs that are already there are not trained or evaluated again.
     """
     from neural_em.reproduce import RelationalReproduction, Reproduction
     from neural_em.reproduce.plan import QUICK_SEEDS
@@ -70,11 +76,37 @@ def reproduce(
     out = out or (runs / "results" if quick else RESULTS)
     seeds = seeds if seeds is not None else QUICK_SEEDS if quick else of_page.usual_seeds
     work = of_page(
-        runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, settings or (), typer.echo
+        runs,
+        out,
+        seeds,
+        quick,
+        device,
+        epochs,
+        precision,
+        max_minutes,
+        unfinished,
+        settings or (),
+        _mnist_once(typer.echo),
     )
     typer.echo(work.report() if report else work.do(trainings))
     if work.interrupted:
         raise typer.Exit(_INTERRUPTED)
     if work.problems:
         count = f"{len(work.problems)} of {len(trainings)} trainings"
-        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {'; '.join(work.problems)}")
+        named: dict[str, list[str]] = {}
+        for name, _, problem in (each.partition(": ") for each in work.problems):
+            named.setdefault(problem, []).append(name)
+        problems = "; ".join(f"{', '.join(names)}: {problem}" for problem, names in named.items())
+        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {problems}")
+
+
+def _mnist_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says in full only once that MNIST is missing, whatever stands before it."""
+    told: set[str] = set()
+
+    def once(line: str) -> None:
+        name, _, text = line.partition(": ")
+        say(f"{name}: MNIST is missing, as above" if "MNIST" in text and text in told else line)
+        told.add(text)
+
+    return once

@@ -38,7 +38,9 @@ def train(
         int | None,
         typer.Option(help="Number of models to train together, with seeds from --seed on.", show_default="1"),
     ] = None,
-    train_size: Annotated[int | None, typer.Option(help="Training sequences.", show_default="50000")] = None,
+    train_size: Annotated[
+        int | None, typer.Option(help="Training sequences.", show_default="50000; static-shapes-quick 10000")
+    ] = None,
     data: options.Data = None,
     masks: options.Masks = None,
     weights: Annotated[

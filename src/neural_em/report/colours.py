@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from neural_em.errors import refuse
 
@@ -13,12 +14,13 @@ Pixels = NDArray[np.uint8]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 TOLERANCE = 1e-3  # gamma computed in half precision sums to 1 only about this well
 
-# The first seven are Okabe and Ito's colours, ordered so that every prefix is as far apart as can be. Each later one is
-# the colour of a 16-level RGB grid that lies farthest in CIELAB from all before it, from black, grey and white, as seen
-# by the least favourable of normal, protan, deutan and tritan eyes.
+# The first eight are Okabe and Ito's colours and a purple, in an order in which nobody confuses the first five: blue,
+# red, yellow, green, purple. Nearly all later ones are colours of a 16-level RGB grid, each as far in CIELAB as can be
+# from those before it, from black, grey and white, as seen by the least favourable of normal, protan, deutan and tritan
+# eyes.
 _TABLE = """
-56B4E9 D55E00 F0E442 0072B2 CC79A7 E69F00 009E73 9900FF AAFF88 994433 88BB66 6644CC 00EEAA 9988FF 884477 BB0000
-CCDDFF AA1199 EEAACC BBDD55 336655 FF4444 9955FF 559944 FF22CC BB0055 7788DD 00CC99 EE8833 99DD77 88EECC BB5599
+56B4E9 D55E00 F0E442 009E73 AA55FF CC79A7 E69F00 0072B2 AAFF88 994433 88BB66 6644CC 00EEAA 9988FF 884477 BB0000
+CCDDFF AA1199 EEAACC BBDD55 336655 FF4444 9900FF 559944 FF22CC BB0055 7788DD 00CC99 EE8833 99DD77 88EECC BB5599
 AA6655 BBBB55 77CC88 AACCFF FFBB00 446600 CC00BB 7722DD CC99CC FF44FF BBEE99 999966 BB6633 DD2222 9955DD AAEEEE
 0055FF 77AA99 555599 CC7777 6699CC 88BBDD CCAAFF DD8855 DD11AA 55DDDD DD66BB 995566 AA3344 FFDDBB AA0088 AAAA88
 """
@@ -58,18 +60,26 @@ def blend(gamma: Any, image: Any = None) -> Pixels:
 
 def colour_groups(groups: Any, background: tuple[int, int, int] = BLACK) -> Pixels:
     """Groups (...,H,W) as RGB (...,H,W,3): group n in the colour of component n-1, group 0 as the background."""
-    groups = np.asarray(groups)
-    if groups.ndim < 2 or groups.size == 0:
-        refuse("groups", "the shape (...,H,W)", groups.shape)
-    if groups.dtype.kind == "f" and np.array_equal(groups, np.rint(groups)):
-        groups = groups.astype(np.int64)  # files often keep labels as floats
-    if groups.dtype.kind not in "iub":
-        refuse("groups", "whole numbers", groups.dtype)
-    if groups.min() < 0 or groups.max() > LIMIT:
-        refuse("groups", f"numbers from 0 to {LIMIT}", f"{groups.min()} to {groups.max()}")
     table = np.concatenate([np.array([background], np.uint8), _PALETTE])
-    coloured: Pixels = table[groups.astype(np.int64)]
+    coloured: Pixels = table[_labels(groups)]
     return coloured
+
+
+def as_components(groups: Any, gamma: Any) -> NDArray[np.int64]:
+    """Groups (T,H,W), each with the number, from 1, of the component of gamma (T,K,H,W) that matches it.
+
+    The matching is the one that covers the most pixels. Groups that are left without a component come after all of
+    them, so that `colour_groups` gives matching things one colour and others none of theirs.
+    """
+    groups, gamma = _labels(groups), _numbers("gamma", gamma)
+    names = np.unique(groups[groups > 0])
+    numbers = np.zeros(LIMIT + 1, np.int64)
+    numbers[names] = (gamma.shape[1] + np.arange(len(names))) % LIMIT + 1
+    if len(names):
+        shared = np.stack([(gamma * (groups == name)[:, None]).sum((0, 2, 3)) for name in names])
+        rows, columns = linear_sum_assignment(shared, maximize=True)
+        numbers[names[rows]] = columns + 1
+    return numbers[groups]
 
 
 def distinct(rgb: Pixels) -> tuple[Pixels, NDArray[np.int64]]:
@@ -78,6 +88,18 @@ def distinct(rgb: Pixels) -> tuple[Pixels, NDArray[np.int64]]:
     values, index = np.unique(packed, return_inverse=True)
     colours: Pixels = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=-1).astype(np.uint8)
     return colours, index.reshape(packed.shape)
+
+
+def _labels(groups: Any) -> NDArray[np.int64]:
+    groups = np.asarray(groups)
+    if groups.ndim < 2 or groups.size == 0:
+        refuse("groups", "the shape (...,H,W)", groups.shape)
+    if groups.dtype.kind not in "iub" and not (groups.dtype.kind == "f" and np.array_equal(groups, np.rint(groups))):
+        refuse("groups", "whole numbers", groups.dtype)  # files often keep them as floats
+    if groups.min() < 0 or groups.max() > LIMIT:
+        refuse("groups", f"numbers from 0 to {LIMIT}", f"{groups.min()} to {groups.max()}")
+    labels: NDArray[np.int64] = groups.astype(np.int64)
+    return labels
 
 
 def _numbers(name: str, values: Any) -> NDArray[np.float32]:

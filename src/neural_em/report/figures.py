@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
 from neural_em.report.attention import attention_rgb, table_rgb
-from neural_em.report.colours import Pixels, blend, colour_groups, palette
+from neural_em.report.colours import Pixels, as_components, blend, colour_groups, palette
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 
 DPI = 200
@@ -65,7 +65,8 @@ def static_figure(
     if groups is not None:
         if np.shape(groups) != inputs.shape[:3]:
             refuse("groups", f"the shape {inputs.shape[:3]}", np.shape(groups))
-        columns.append(colour_groups(groups))
+        matched = [as_components(each[None], gamma[-1, b][None])[0] for b, each in enumerate(np.asarray(groups))]
+        columns.append(colour_groups(np.stack(matched)))
         titles.append("truth")
     if names is not None and len(names) != len(inputs):
         refuse("names", f"{len(inputs)} of them", len(names))

@@ -115,4 +115,7 @@
   }
   window.addEventListener("resize", fitAll);
   fitAll();
+  const plays = "plays" in document.body.dataset;
+  if (plays && together) { together.checked = true; }
+  if (plays && current && !window.matchMedia("(prefers-reduced-motion: reduce)").matches) { current.toggle(); }
 })();

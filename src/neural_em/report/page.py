@@ -49,23 +49,29 @@ class RunReport:
 
 
 def write_page(
-    path: str | os.PathLike[str], runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = ""
+    path: str | os.PathLike[str],
+    runs: Sequence[RunReport],
+    title: str = "Neural EM report",
+    lead: str = "",
+    plays: bool = False,
 ) -> Path:
     """Writes the page about one or more runs. It loads nothing: style, script and pictures are inside.
 
-    The ``lead`` is a sentence below the title; by default the run's name, or how many there are.
+    The ``lead`` stands below the title, a paragraph a line; by default the run's name, or how many there are. A page
+    that ``plays`` begins by itself, unless the reader's system asks for less motion.
     """
     path = Path(path)
     with replacing(path, make_folder=True) as temporary:
-        temporary.write_text(render_page(runs, title, lead), encoding="utf-8")
+        temporary.write_text(render_page(runs, title, lead, plays), encoding="utf-8")
     return path
 
 
-def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = "") -> str:
+def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = "", plays: bool = False) -> str:
     """The page as text."""
     if not runs:
         refuse("runs", "at least one", "none")
     names = [run.name for run in runs]
+    lead = lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")
     if len(set(names)) < len(names):
         refuse("runs", "names that differ", ", ".join(names))
     folder = resources.files("neural_em.report")
@@ -77,7 +83,8 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
     body = "\n".join(f'<section id="{anchors[name]}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
     return string.Template(template).substitute(
         title=html.escape(title),
-        lead=html.escape(lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")),
+        lead="\n".join(f'<p class="lead">{html.escape(line)}</p>' for line in lead.splitlines()),
+        plays=" data-plays" if plays else "",
         navigation=f'<nav aria-label="Sections">{links}</nav>' if len(made) > 1 else "",
         body=body,
         style=style,
@@ -107,7 +114,7 @@ def _sequences(runs: Sequence[RunReport]) -> str:
         )
     if len(runs) == 1:
         players = "\n".join(player(sequence, html.escape(sequence.label)) for sequence in runs[0].sequences)
-        return "\n".join([*parts, f'<div class="players">\n{players}\n</div>'])
+        return "\n".join([*parts, f'<div class="players alone">\n{players}\n</div>'])
     for label in dict.fromkeys(sequence.label for run in runs for sequence in run.sequences):
         shown = [
             player(sequence, _named(index, run))
@@ -155,12 +162,12 @@ def _config(runs: Sequence[RunReport]) -> str:
         return ""
     keys = list(dict.fromkeys(key for table in tables for key in table))
     differing = {key for key in keys if len({repr(table.get(key)) for table in tables}) > 1}
-    whole = _table(runs, tables, marked=differing)
+    whole = f"<details><summary>All settings</summary>{_table(runs, tables, marked=differing)}</details>"
     if len(runs) == 1:
         return whole
     few = [{key: value for key, value in table.items() if key in differing} for table in tables]
     head = _table(runs, few) if differing else '<p class="note">All runs have the same settings.</p>'
-    return f"{head}<details><summary>All settings</summary>{whole}</details>"
+    return head + whole
 
 
 SECTIONS: dict[str, Callable[[Sequence[RunReport]], str]] = {

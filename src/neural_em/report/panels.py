@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.errors import refuse
-from neural_em.report.colours import BLACK, Pixels, blend, colour_groups, palette
+from neural_em.report.colours import BLACK, Pixels, as_components, blend, colour_groups, palette
 
 FRAME = 4  # screen pixels around a component's panel in its colour
 
@@ -96,8 +96,8 @@ class SequenceReport:
         return np.rint(light * palette(self.components)[None, :, None, None, :]).astype(np.uint8)
 
     def groups_rgb(self) -> Pixels | None:
-        """The true groups in colour, (T,H,W,3), or None."""
-        return None if self.groups is None else colour_groups(self.groups)
+        """The true groups, (T,H,W,3), each in the colour of the component that matches it; or None."""
+        return None if self.groups is None else colour_groups(as_components(self.groups, self.gamma))
 
 
 def to_rgb(frames: Any) -> Pixels:

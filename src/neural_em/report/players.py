@@ -36,7 +36,7 @@ def player(sequence: SequenceReport, heading: str) -> str:
     components = [
         _panel(f"component {k + 1}", shown[:, k], f"#{colours[k].tobytes().hex()}") for k in range(sequence.components)
     ]
-    score = "" if sequence.score is None else f"{html.escape(sequence.score_name)} {sequence.score:.3f}"
+    score = "" if sequence.score is None else f"{html.escape(sequence.score_name)}: {sequence.score:.3f}"
     name = html.escape(f"sequence: {sequence.label}")
     buttons = _button("back", "previous step") + _button("play", "play") + _button("next", "next step")
     return (

@@ -59,7 +59,7 @@ def learning_lines(runs: Mapping[str, Rows], find: Callable[[Rows], list[str]]) 
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "", mark: int | None = None) -> None:
-    """Draws lines over whole numbers; ``mark`` is the training length, if it is to be seen."""
+    """Draws lines over whole numbers; ``mark`` is the training length, named in the legend."""
     for line in lines:
         colour, dash = _colour(line.colour), DASHES[line.dash % len(DASHES)]
         if line.lower is not None:
@@ -68,12 +68,8 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "
         axes.plot(line.x, line.y, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _name(axes, x_label, y_label)
-    if mark is not None and any(np.min(line.x) <= mark <= np.max(line.x) for line in lines):
-        axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"trained for {mark} steps", (mark, 0), (4, 5), ("data", "axes fraction"), "offset points", rotation=90,
-            fontsize=9, color=INK, va="bottom",
-        )  # fmt: skip
+    if mark is not None and any(np.min(line.x) <= mark < np.max(line.x) for line in lines):
+        axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"trained for {mark} steps")
 
 
 def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:

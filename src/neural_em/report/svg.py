@@ -14,6 +14,7 @@ from neural_em.report.plots import DASHES, GRID, INK, LINES, SPINE, Line, draw_l
 
 WIDTH, HEIGHT = 460, 260  # the page's units; a figure's are 72 to the inch
 COLOURS = len(LINES)
+DASHED = '<svg viewBox="0 0 26 8" aria-hidden="true"><path class="line dash-1" d="M1 4h24"/></svg>'
 _FROM_PAGE = {"#ffffff": "none", INK: "var(--soft)", SPINE: "var(--soft)", GRID: "var(--grid)"} | {
     colour.lower(): f"var(--line-{index})" for index, colour in enumerate(LINES)
 }
@@ -28,13 +29,15 @@ _NOT_WANTED = re.compile(
 def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None = None) -> str:
     """An HTML figure: the title, the chart, and a legend with each line's last value; empty without a number to show.
 
-    ``mark`` is an x to mark as the training length.
+    ``mark`` is an x to mark as the training length, unless it is the last one.
     """
     shown = [(line, known[-1]) for line in lines if len(known := np.asarray(line.y)[np.isfinite(line.y)])]
     if not shown:
         return ""
     figure, (axes,) = new_figure(WIDTH / 72, HEIGHT / 72)
     draw_lines(axes, [line for line, _ in shown], x_label, mark=mark)
+    entries = [_entry(line, last) for line, last in shown]
+    entries += [f"<li>{DASHED}<span>{label}</span></li>" for label in axes.get_legend_handles_labels()[1][len(shown) :]]
     axes.margins(x=0)
     axes.locator_params(axis="y", nbins=6)
     axes.tick_params(bottom=False, left=False)
@@ -48,7 +51,7 @@ def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None
     return (
         f'<figure class="chart card"><figcaption>{html.escape(title)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{described}">{" ".join(drawn.split())}</svg>'
-        f'<ul class="legend">{"".join(_entry(line, last) for line, last in shown)}</ul></figure>'
+        f'<ul class="legend">{"".join(entries)}</ul></figure>'
     )
 
 

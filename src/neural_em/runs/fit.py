@@ -51,11 +51,11 @@ def fit(
         data: training samples: a data set on the model's device, or frames (T,N,C,H,W) in [0, 1].
         config: settings; the paper's where not given.
         validation: samples for early stopping and scores; without them the training loss decides.
-        run: a run folder, to go on where it stopped and to keep everything in; None to leave nothing on disk.
+        run: a run folder to keep everything in, and to resume from; None to leave nothing on disk.
         callbacks: each is called with an event and what is known of it: ``start``, ``steps`` (losses were read),
-            ``state`` (``info["state"]()`` is all that the run could go on from), ``epoch`` (``info["row"]`` has its
+            ``state`` (``info["state"]()`` is all that the run needs to resume), ``epoch`` (``info["row"]`` has its
             numbers), ``warning``, ``note``, ``failed``, ``stop``.
-        max_minutes: stop after so many minutes; with a run folder, the same call goes on.
+        max_minutes: time limit; with a run folder, make the same call again to resume.
 
     Returns:
         What came of it; ``outcome.model`` is the model itself.

@@ -40,9 +40,9 @@ class TrainingConfig(fields.Checked):
         first_deviation: of the E-step in the first training step; it then shrinks by the same factor each step, to the
             model's own after ``deviation_epochs``. Validation and tests always have the model's own. Not given: always.
         deviation_epochs: see ``first_deviation``.
-        epochs: at most so many.
-        patience: stop after so many epochs without a better validation loss; None, which a falling learning rate wants:
-            never before the last epoch.
+        epochs: largest number of epochs.
+        patience: number of epochs without a better validation loss before training stops; None, which a falling
+            learning rate wants: never before the last epoch.
         seed: of the weights, the order of the data, the noise and the starts.
         precision: ``float32``, ``tf32`` (float32 with faster, coarser products on a GPU), ``bf16`` (the networks'
             activations in bfloat16 too, on a GPU; weights, E-step and losses stay float32), ``float64``, or ``auto``:
@@ -54,8 +54,8 @@ class TrainingConfig(fields.Checked):
         validation_noise: ``fixed``: the validation samples' noise and starts are the same in every epoch and for every
             seed, so that both compare; ``fresh``, as the authors' code has it: new ones in each epoch.
         engine: ``fast``, or ``plain`` for the reference implementation, which computes the same.
-        segment: keep the activations of so many steps at a time, for sequences that do not fit into memory; each step
-            is then computed twice.
+        segment: number of steps whose activations are kept at a time, for sequences that do not fit into memory; each
+            step is then computed twice.
         truncate: with ``segment``, stop gradients at the segments' borders, and compute each step once.
         score_size: validation sequences whose ARI and AMI are logged each epoch.
         checkpoint_seconds: time between two checkpoints inside an epoch.

@@ -61,9 +61,10 @@ class Bars:
         run = info.get("run", "")
         if event == "start":
             self._tasks[run] = self.progress.add_task(run or "epoch", total=info["steps"], completed=info["step"],
-                                                      loss="", score="", pace="")  # fmt: skip
+                                                      loss="", score="", within="", pace="")  # fmt: skip
         if event == "steps":
-            self.progress.update(self._tasks[run], completed=info["step"], loss=f"loss {info['loss']:.2f}",
+            loss = f"loss {info['loss']:.2f}"
+            self.progress.update(self._tasks[run], completed=info["step"], loss=loss, within=_pace(info),
                                  description=f"{run or 'epoch'} {info['epoch']}/{info['epochs']}")  # fmt: skip
         if event == "epoch":
             row: Row = info["row"]
@@ -87,8 +88,8 @@ def shown(quiet: bool = False) -> Iterator[tuple[Callback, Callable[[str], None]
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
-               TextColumn("{task.fields[score]}"), TextColumn("{task.fields[pace]}"))  # fmt: skip
+    shown_fields = (TextColumn(f"{{task.fields[{name}]}}") for name in ("loss", "within", "score", "pace"))
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), *shown_fields)
     with Progress(*columns, refresh_per_second=4) as progress:
         yield Bars(progress), lambda text: progress.console.print(text, highlight=False, markup=False)
 
@@ -102,7 +103,15 @@ def _start(info: dict[str, Any]) -> str | None:
 
 
 def _steps(info: dict[str, Any]) -> str:
-    return f"epoch {info['epoch']}/{info['epochs']}, step {info['step']}/{info['steps']}: loss {info['loss']:.4f}"
+    where = f"epoch {info['epoch']}/{info['epochs']}, step {info['step']}/{info['steps']}"
+    return f"{where}: loss {info['loss']:.4f}, {_pace(info)}"
+
+
+def _pace(info: dict[str, Any]) -> str:
+    """The rate and the time left within an epoch."""
+    seconds = info["seconds"] / info["step"]  # a step
+    rate = f"{1 / seconds:.3g} steps a second" if 0 < seconds < 1 else f"{seconds:.1f} s a step"
+    return f"{rate}, {_time(seconds * (info['steps'] - info['step']))} left in this epoch"
 
 
 def _epoch(info: dict[str, Any]) -> str:

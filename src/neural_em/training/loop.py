@@ -25,7 +25,7 @@ from neural_em.training.config import TrainingConfig
 from neural_em.training.state import Outcome, Progress, Snapshot
 from neural_em.training.step import TrainingStep
 from neural_em.training.stop import REASONS, Stop
-from neural_em.training.validation import BINDING_FAILURES, validate
+from neural_em.training.validation import BINDING_FAILURES, USUAL_STEPS, validate
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset
@@ -43,7 +43,7 @@ class Run:
     Callbacks are called in the first process with an event and what is known of it:
 
     - ``start``: ``epoch`` and ``step`` that it goes on after;
-    - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``;
+    - ``steps``: losses were looked at: ``epoch``, ``step``, ``loss``, ``seconds`` since the epoch began;
     - ``state``: it may be kept now: ``state()`` gives the `Snapshot`, ``stopped`` says if it is the last;
     - ``epoch``: one is over: its ``row``, how many epochs it ``waited``, ``seconds``, ``state``;
     - ``warning``, ``note``: a ``text``;
@@ -112,7 +112,9 @@ class Run:
                 self._refuse_number(f"training loss at epoch {progress.epoch + 1}, step {step} of {self.steps}", loss)
         self._watched = progress.step
         self._pass_time()
-        self.tell("steps", epoch=progress.epoch + 1, step=progress.step, loss=losses[-1])
+        self.tell(
+            "steps", epoch=progress.epoch + 1, step=progress.step, loss=losses[-1], seconds=progress.epoch_seconds
+        )
         # the first process whose time is over stops all of them, and so does one that was asked to
         self.stopped = REASONS[distributed.largest(REASONS.index(self.stop.reason), self.device)]
         if self.stopped is None and progress.step < self.steps:
@@ -131,8 +133,15 @@ class Run:
             numbers = scores.numbers(self.config.components)
         self._pass_time()
         row = progress.next_row(self.steps, float(self._losses.to(torch.float64).mean()), numbers)
-        if row.binding and (not progress.rows or progress.rows[-1].binding != row.binding):
-            self.tell("warning", text=f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}")
+        before = progress.rows[-1].binding if progress.rows else ""
+        if row.binding and row.binding != before:
+            text = f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}"
+            early = f"; usual in the first {USUAL_STEPS} steps, of which this run has done {row.steps}, and then gone"
+            self.tell("warning", text=text + early * (row.steps < USUAL_STEPS))
+        elif before and not row.binding:
+            self.tell(
+                "note", text=f"binding failure gone after epoch {row.epoch}: the components share the picture out"
+            )
         progress.close_epoch(row)
         self._watched = 0
         state = functools.cache(self.snapshot)  # made once, and only if somebody wants it

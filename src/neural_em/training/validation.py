@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _LARGEST_BATCH = 500
 _VISIBLE = 0.1  # without groups, a pixel is something where it differs from the prior by more than this
 ONE_COMPONENT, UNIFORM = "one component", "uniform"
+USUAL_STEPS = 500  # of the recorded runs that came to bind, all did so by then (results/curves and the ablations)
 BINDING_FAILURES = {
     ONE_COMPONENT: "one component explains more than 95 % of the scored pixels",
     UNIFORM: "the assignments of the scored pixels stay nearly uniform",
