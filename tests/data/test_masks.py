@@ -230,7 +230,8 @@ def _clip_for_a_frame(folder: Path) -> dict[str, Any]:
 
 
 CASES = [
-    _array_of_another_clip, _clip_for_a_frame, _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _transparent_mask,
+    _array_of_another_clip, _clip_for_a_frame,
+    _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _transparent_mask,
     _mask_of_fractions, _deep_mask, _empty_masks, _absent_masks, _short_masks, _masks_in_halves,
 ]  # fmt: skip
 

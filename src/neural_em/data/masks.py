@@ -16,6 +16,7 @@ from neural_em.errors import refuse
 
 _LABELS = images.SUFFIXES | arrays.SUFFIXES
 
+
 class Masks(Protocol):
     """Labels of the frames of several clips."""
 
