@@ -77,6 +77,7 @@
     fit() {
       const ratio = window.devicePixelRatio || 1;
       for (const canvas of this.canvases) {
+        if (canvas.classList.contains("photo")) { continue; } // as wide as there is room
         const room = canvas.parentElement.clientWidth - 4; // the frame's
         const scale = Math.floor((room * ratio) / canvas.width);
         canvas.style.width = (scale >= 1 ? (scale * canvas.width) / ratio : room) + "px";

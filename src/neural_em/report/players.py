@@ -38,8 +38,9 @@ def player(
         texts: one for each step, beside the heading.
         delay: milliseconds of a step while playing.
     """
-    panels = [_panel(name, strip, photo=True) for name, strip in (photos or {}).items()]
-    panels += [_panel(name, strip) for name, strip in sequence.frames_rgb().items()]
+    large = "".join(_panel(name, strip, photo=True) for name, strip in (photos or {}).items())
+    large = large and f'<div class="panels photos">{large}</div>'
+    panels = [_panel(name, strip) for name, strip in sequence.frames_rgb().items()]
     panels.append(_panel("assignment", sequence.assignment_rgb()))
     groups = sequence.groups_rgb()
     if groups is not None:
@@ -60,6 +61,7 @@ def player(
         f'<article class="{kind}" role="group" tabindex="0" data-steps="{sequence.steps}" '
         f'data-rollout="{sequence.rollout}" data-delay="{delay}"{told} aria-label="{name}">'
         f'<header><h4>{heading}</h4><span class="score">{score}</span></header>'
+        f"{large}"
         f'<div class="panels">{"".join(panels)}</div><div class="panels">{"".join(components)}</div>'
         f'<div class="controls">{buttons}'
         f'<input type="range" min="1" max="{sequence.steps}" value="{sequence.steps}" aria-label="step">'
@@ -89,7 +91,7 @@ def _panel(name: str, strip: Pixels, colour: str | None = None, photo: bool = Fa
     _, height, width, _ = strip.shape
     picture, columns = sprite(strip)
     kind, data = ("jpeg", _jpeg(picture)) if photo else ("png", png(picture))
-    border = f' style="border-color: {colour}"' if colour else ""
+    border = f' style="border-color: {colour}"' if colour else ' class="photo"' if photo else ""
     return (
         f'<figure class="panel"><canvas role="img" aria-label="{name}" width="{width}" height="{height}"{border} '
         f'data-columns="{columns}" data-sprite="data:image/{kind};base64,{base64.b64encode(data).decode()}"></canvas>'

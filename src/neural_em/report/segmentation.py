@@ -29,12 +29,8 @@ from neural_em.storage.folders import new_folder
 SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
-_SOMETIMES = (
-    SCORE_TABLE,
-    PAGE,
-    f"{LABELS}/*.png",
-    *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")),
-)
+_PICTURES = tuple(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png"))
+_SOMETIMES = (SCORE_TABLE, PAGE, f"{LABELS}/*.png", *_PICTURES)
 SMALLEST_SIDE, LARGEST_SIDE = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 

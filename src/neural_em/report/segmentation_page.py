@@ -86,18 +86,20 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     pictures = to_rgb(seen["frames"]) if clip is None else [clip.pictures[number] for number in shown]
     pictures = np.stack([_resized(picture, size) for picture in pictures])
     over = _overlays(pictures, [_resized(colour_groups(each), size) for each in labels])
-    photos = {"clip": pictures, "found objects": over}
+    photos = {"found objects": over}
     if tracks:
         photos["tracks"] = _with_tracks(pictures, shown, tracks, size)
+    photos["clip"] = pictures
     counts = _counts(labels, shown, tracks)
     texts = [f"{number} object{'' if number == 1 else 's'}" for number in counts]
     delay = DELAY if total == 1 else max(40, round(1000 * shown.step / (summary.get("fps") or 1000 / DELAY)))
     sequence = SequenceReport("clip", seen["frames"], seen["gamma"], seen["psi"])
-    chart = line_chart("Objects in each frame", [Line("objects", list(shown), counts)], "frame") if total > 1 else ""
+    lines = [Line("objects", list(shown), counts)] if total > 1 else []
+    chart = line_chart("Objects in each frame", lines, "frame", whole=True)
     parts = [KEYS, f'<div class="players">{player(sequence, "Frame by frame", photos, texts, delay)}</div>']
     if shown.step > 1:
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
-    parts.append(chart and f'<section><h2>Count</h2><div class="charts">{chart}</div></section>')
+    parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')
     return _page(Path(str(summary.get("source", folder.name))).name, _lead(summary), "\n".join(parts))
 
 
