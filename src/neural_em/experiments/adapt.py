@@ -75,10 +75,10 @@ def plan(
     if divided(path) or is_hdf5(path):
         refuse(str(path), "a clip or a folder of clips (for data with splits of their own, use nem train)", "splits")
     clips = open_clips(path, None if masks is None else existing(masks))
-    data, line = _look(clips, card.config)
     lengths = [each.count() for each in clips]
     if min(lengths) < _FEWEST:
         refuse(str(path), f"a clip of at least {_FEWEST} frames", min(lengths))
+    data, line = _look(clips, card.config)
     frames = min(_FRAMES, max(4, min(lengths) // 3))
     held_out = max(frames, min(lengths) * 15 // 100)
     left = sum(lengths) - held_out * len(lengths)
@@ -86,13 +86,14 @@ def plan(
         data, path=absolute(clip), masks=None if masks is None else absolute(masks), frames=frames, held_out=held_out,
         stride=max(1, -(-left // _WINDOWS)),
     )  # fmt: skip
-    training = TrainingConfig(components=number, batch_size=8, seed=seed, patience=_PATIENCE)
+    training = TrainingConfig(components=number, batch_size=8, seed=seed, patience=_PATIENCE, tensorboard=False)
     experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
     windows, epoch = _time(experiment, card, device)
     epochs = min(_EPOCHS, max(1, int(minutes * 60 / epoch)))
     experiment = replace(experiment, training=replace(training, epochs=epochs))
     text = f"{sum(lengths)} frames: {windows} windows of {frames} to train on, the last {held_out} frames held out"
-    last = f"at most {epochs} epochs of {epoch:.1f} s: about {_duration(epochs * epoch)}, less if it stops improving"
+    number_of = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+    last = f"at most {number_of} of {epoch:.1f} s: about {_duration(epochs * epoch)}, less if it stops improving"
     return Plan(experiment, epochs * epoch, (text, line, last))
 
 
@@ -132,7 +133,8 @@ def best_threshold(values: NDArray[Any]) -> float:
     above, sums = below[-1] - below, np.cumsum(counts * centres)
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = below * above * (sums / below - (sums[-1] - sums) / above) ** 2
-    return float(edges[1:][np.nanargmax(np.where(above > 0, apart, np.nan))]) if (above > 0).any() else 0.5
+    apart = np.where((below > 0) & (above > 0), apart, -1)
+    return float(edges[1:][apart >= apart.max() * (1 - 1e-9)].mean()) if apart.max() > 0 else 0.5  # the gap's middle
 
 
 def _time(experiment: Experiment, card: Card, device: str) -> tuple[int, float]:
