@@ -9,7 +9,7 @@ import json
 import os
 import string
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from neural_em.data.images import visible
+from neural_em.data.images import read_labels, visible
 from neural_em.files import replacing
 from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
 from neural_em.report.page import KEYS
@@ -82,15 +82,17 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     total, size = int(summary["frames"]), (int(summary["height"]), int(summary["width"]))
     shown = range(0, total, 1 << max(0, -(-total // MOST_FRAMES) - 1).bit_length())
     seen = {name: _rows(folder / "segmentation.npz", name, shown) for name in ("frames", "gamma", "psi")}
-    labels = _labels(folder / "labels", shown)
-    pictures = to_rgb(seen["frames"]) if clip is None else [clip.pictures[number] for number in shown]
-    pictures = np.stack([_resized(picture, size) for picture in pictures])
-    over = _overlays(pictures, [_resized(colour_groups(each), size) for each in labels])
+    small = to_rgb(seen["frames"]) if clip is None else [clip.pictures[number] for number in shown]
+    pictures = np.stack([_resized(picture, size) for picture in small])
+    over, counts = pictures.copy(), []
+    for picture, labels in zip(over, _labels(folder / "labels", shown), strict=True):
+        counts.append(len(np.unique(labels[labels > 0])))
+        _colour(picture, _resized(labels, size))
     photos = {"found objects": over}
     if tracks:
         photos["tracks"] = _with_tracks(pictures, shown, tracks, size)
+        counts = _counts(shown, tracks)
     photos["clip"] = pictures
-    counts = _counts(labels, shown, tracks)
     texts = [f"{number} object{'' if number == 1 else 's'}" for number in counts]
     delay = DELAY if total == 1 else max(40, round(1000 * shown.step / (summary.get("fps") or 1000 / DELAY)))
     sequence = SequenceReport("clip", seen["frames"], seen["gamma"], seen["psi"])
@@ -137,10 +139,10 @@ def _rows(path: Path, name: str, wanted: range) -> NDArray[Any]:
     return np.stack(rows)
 
 
-def _labels(folder: Path, shown: range) -> list[NDArray[np.uint8]]:
+def _labels(folder: Path, shown: range) -> Iterator[NDArray[np.uint8]]:
     """The label images of the frames, whose names are in the order of the clip."""
     paths = visible(folder)
-    return [np.asarray(Image.open(paths[number])) for number in shown]
+    return (read_labels(paths[number]) for number in shown)
 
 
 def _size(height: int, width: int) -> tuple[int, int]:
@@ -149,14 +151,14 @@ def _size(height: int, width: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _resized(picture: Pixels, size: tuple[int, int]) -> Pixels:
+def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(picture).resize(_size(*size), Image.Resampling.NEAREST))
 
 
-def _overlays(pictures: Pixels, colours: Sequence[Pixels]) -> Pixels:
-    shades = np.stack(colours)
-    mixed = np.rint(pictures * (1 - _STRENGTH) + shades * _STRENGTH).astype(np.uint8)
-    return np.where(shades.any(axis=-1, keepdims=True), mixed, pictures)
+def _colour(picture: Pixels, labels: NDArray[np.uint8]) -> None:
+    """Puts the colours of the labels (h,w) over the picture (h,w,3), in place; 0 stays as it is."""
+    there = labels > 0
+    picture[there] = np.rint(picture[there] * (1 - _STRENGTH) + colour_groups(labels)[there] * _STRENGTH)
 
 
 def _with_tracks(pictures: Pixels, shown: range, tracks: list[dict[str, Any]], size: tuple[int, int]) -> Pixels:
@@ -185,10 +187,8 @@ def _with_tracks(pictures: Pixels, shown: range, tracks: list[dict[str, Any]], s
     return np.stack(drawn)
 
 
-def _counts(labels: Sequence[NDArray[np.uint8]], shown: range, tracks: list[dict[str, Any]]) -> list[int]:
-    """Objects in each of the frames: those tracked, or the labels that a frame has."""
-    if not tracks:
-        return [len(np.unique(each[each > 0])) for each in labels]
+def _counts(shown: range, tracks: list[dict[str, Any]]) -> list[int]:
+    """Tracked objects in each of the frames."""
     found = {(int(row["frame"]), int(row["object"])) for row in tracks}
     counts = np.bincount([frame for frame, _ in found], minlength=shown.stop)
     return [int(counts[number]) for number in shown]
