@@ -25,7 +25,7 @@ def adapt(
     seed: options.Seed = 0,
     device: options.Device = "auto",
 ) -> None:
-    """Train a model on with a clip of your own, with everything chosen for you.
+    """Train a model on a clip of your own, with all settings chosen.
 
     CLIP is a video, a GIF, an array, a folder of frames, or a folder of these. The ground is learned from the clip, its
     end is held out to tell when to stop, and a few steps tell how long it takes before it begins. Run the same command

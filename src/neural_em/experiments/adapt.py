@@ -86,7 +86,7 @@ def plan(
         data, path=absolute(clip), masks=None if masks is None else absolute(masks), frames=frames, held_out=held_out,
         stride=max(1, -(-left // _WINDOWS)),
     )  # fmt: skip
-    training = TrainingConfig(components=number, batch_size=8, seed=seed, patience=_PATIENCE, tensorboard=False)
+    training = TrainingConfig(components=number, batch_size=4, seed=seed, patience=_PATIENCE, tensorboard=False)
     experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
     windows, epoch = _time(experiment, card, device)
     epochs = min(_EPOCHS, max(1, int(minutes * 60 / epoch)))
