@@ -15,7 +15,6 @@ from neural_em import randomness
 from neural_em.data import FileConfig, load_split
 from neural_em.data.clip_ground import MedianGround, sampled
 from neural_em.data.fitting import Fitting
-from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.own import divided
 from neural_em.data.sources import Source, open_clips
 from neural_em.errors import NeuralEMError, refuse
@@ -72,29 +71,34 @@ def plan(
     if not 0 < minutes <= 10**6:
         refuse("minutes", "a number above 0", minutes)
     path = existing(clip)
-    if divided(path) or is_hdf5(path):
+    if divided(path):
         refuse(str(path), "a clip or a folder of clips (for data with splits of their own, use nem train)", "splits")
     clips = open_clips(path, None if masks is None else existing(masks))
     lengths = [each.count() for each in clips]
     if min(lengths) < _FEWEST:
         refuse(str(path), f"a clip of at least {_FEWEST} frames", min(lengths))
-    data, line = _look(clips, card.config)
-    frames = min(_FRAMES, max(4, min(lengths) // 3))
-    held_out = max(frames, min(lengths) * 15 // 100)
-    left = sum(lengths) - held_out * len(lengths)
-    data = replace(
-        data, path=absolute(clip), masks=None if masks is None else absolute(masks), frames=frames, held_out=held_out,
-        stride=max(1, -(-left // _WINDOWS)),
-    )  # fmt: skip
+    data, seen = _look(clips, card.config)
+    data = replace(_cut(data, lengths), path=absolute(clip), masks=None if masks is None else absolute(masks))
     training = TrainingConfig(components=number, batch_size=4, seed=seed, patience=_PATIENCE, tensorboard=False)
     experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
     windows, epoch = _time(experiment, card, device)
     epochs = min(_EPOCHS, max(1, int(minutes * 60 / epoch)))
-    experiment = replace(experiment, training=replace(training, epochs=epochs))
-    text = f"{sum(lengths)} frames: {windows} windows of {frames} to train on, the last {held_out} frames held out"
-    number_of = f"{epochs} epoch{'' if epochs == 1 else 's'}"
-    last = f"at most {number_of} of {epoch:.1f} s: about {_duration(epochs * epoch)}, less if it stops improving"
-    return Plan(experiment, epochs * epoch, (text, line, last))
+    lines = (
+        f"{sum(lengths)} frames: {windows} windows of {data.frames} to train on, "
+        f"the last {data.held_out} frames held out",
+        seen,
+        f"at most {epochs} epoch{'' if epochs == 1 else 's'} of {epoch:.1f} s: about {_duration(epochs * epoch)}, "
+        "less if it stops improving",
+    )
+    return Plan(replace(experiment, training=replace(training, epochs=epochs)), epochs * epoch, lines)
+
+
+def _cut(data: FileConfig, lengths: list[int]) -> FileConfig:
+    """How to cut clips of these lengths into windows, and how much of their ends to hold out."""
+    frames = min(_FRAMES, max(4, min(lengths) // 3))
+    held_out = max(frames, min(lengths) * 15 // 100)
+    left = sum(lengths) - held_out * len(lengths)
+    return replace(data, frames=frames, held_out=held_out, stride=-(-left // _WINDOWS))
 
 
 def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
