@@ -81,6 +81,44 @@ def test_masks_beside_the_frames_in_an_archive(tmp_path: Path) -> None:
     assert everything(data)[1][:, 0, 0, 0].tolist() == [0, 1, 2]  # type: ignore[index]
 
 
+def test_a_folder_of_archives_keeps_their_groups(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", frames=counted(3), groups=counted(3))
+    np.savez(tmp_path / "b.npz", frames=counted(3), groups=counted(3) + 10)
+    np.savez(tmp_path / "c.npz", frames=counted(3))  # has none, and is not scored
+    data = load(tmp_path)
+    assert data.has_groups
+    assert everything(data)[1][:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12], [0, 0, 0]]  # type: ignore[index]
+    (tmp_path / "a.npz").unlink()
+    (tmp_path / "b.npz").unlink()
+    assert not load(tmp_path).has_groups
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+@pytest.mark.parametrize("frame_folders", [False, True])
+def test_a_folder_of_arrays_has_the_masks_of_clips(names: list[str], frame_folders: bool, tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "masks").mkdir()
+    for number, name in enumerate(names):
+        if frame_folders:
+            save(tmp_path / "clips" / name, counted(3))
+        else:
+            np.save(tmp_path / "clips" / f"{name}.npy", counted(3))
+        np.save(tmp_path / "masks" / f"{name}.npy", counted(3) + 10 * number)
+    _, groups = everything(load(tmp_path / "clips", masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[0, 1, 2], [10, 11, 12]][: len(names)]
+
+
+def test_an_array_for_each_frame(tmp_path: Path) -> None:
+    save(tmp_path / "images", counted(3))
+    (tmp_path / "masks").mkdir()
+    for number in (0, 2):
+        np.save(tmp_path / "masks" / f"frame{number}.npy", np.full((4, 5), number + 1))
+    _, groups = everything(load(tmp_path / "images", frames=3, masks=str(tmp_path / "masks")))
+    assert groups is not None
+    assert groups[:, :, 0, 0].T.tolist() == [[1, 0, 3]]
+
+
 def test_the_mask_of_one_image(tmp_path: Path) -> None:
     save(tmp_path, counted(2), ["image", "mask"])
     _, groups = everything(load(tmp_path / "image.png", masks=str(tmp_path / "mask.png")))
@@ -175,7 +213,24 @@ def _masks_in_halves(folder: Path) -> dict[str, Any]:
     return {"masks": str(folder / "m.npy"), "names": "m.npy"}
 
 
+def _array_of_another_clip(folder: Path) -> dict[str, Any]:
+    for name in ("a", "b"):
+        save(folder / "images" / name, counted(2))
+    (folder / "masks").mkdir()
+    for name in ("a", "b", "c"):
+        np.save(folder / "masks" / f"{name}.npy", counted(2))
+    return {"masks": str(folder / "masks"), "names": str(Path("masks") / "c.npy")}
+
+
+def _clip_for_a_frame(folder: Path) -> dict[str, Any]:
+    save(folder / "images", counted(2))
+    (folder / "masks").mkdir()
+    np.save(folder / "masks" / "frame0.npy", counted(2))
+    return {"masks": str(folder / "masks"), "names": "frame0.npy"}
+
+
 CASES = [
+    _array_of_another_clip, _clip_for_a_frame,
     _orphan, _orphan_clip, _no_masks_of_a_clip, _mask_of_another_size, _coloured_mask, _transparent_mask,
     _mask_of_fractions, _deep_mask, _empty_masks, _absent_masks, _short_masks, _masks_in_halves,
 ]  # fmt: skip

@@ -15,7 +15,10 @@ from PIL import Image
 from neural_em.report.colours import palette
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport, write_page
+from neural_em.report.segmentation_page import Thumbnails
+from neural_em.report.segmentation_page import write_page as write_clip_page
 from tests.processes import SAFETY
+from tests.report.test_segmentation_page import folder_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -292,3 +295,37 @@ def test_it_fits_a_phone_and_follows_the_dark(browser, page, tmp_path):
     )
     assert ratio == round(ratio) >= 2
     assert browser.complaints() == []
+
+
+def test_the_page_of_a_segmentation(browser, tmp_path):
+    out, clip, count = tmp_path / "out", Thumbnails(), 5
+    labels = np.zeros((count, 30, 40), int)
+    labels[:, :10, :10] = 1
+    labels[3:, 20:, 30:] = 2
+    for _ in labels:
+        clip.add(np.full((30, 40, 3), 60, np.uint8))
+    rows = [{"frame": t, "object": 1, "x": 5, "y": 5, "width": 9, "height": 9, "area": 81} for t in range(count)]
+    write_clip_page(folder_of(out, labels, source=HOSTILE), clip, rows)
+    browser.open(out / "index.html")
+    assert browser.value("document.querySelector('.player .score').textContent") == "1 object"
+    canvas = "document.querySelector('canvas.photo')"
+    corner = f"Array.from({canvas}.getContext('2d').getImageData(220, 160, 1, 1).data).slice(0, 3)"
+    colour = np.rint(0.45 * 60 + 0.55 * palette(2)[1])
+    assert np.abs(np.array(browser.value(corner)) - colour).max() < 12  # the last frame has the second object
+    browser.click(".player header")
+    browser.key("Home")
+    assert np.abs(np.array(browser.value(corner)) - 60).max() < 8
+    browser.key("ArrowRight")
+    assert browser.value("document.querySelector('.player').dataset.step") == "2"
+    for width, dark in ((1280, False), (390, True)):
+        picture = browser.screenshot(tmp_path / "page.png", width, 800, dark=dark)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert (picture[2, 2].mean() < 60) == dark
+        box = browser.value(f"[{canvas}.getBoundingClientRect().width, {canvas}.getBoundingClientRect().height]")
+        assert abs(box[0] / box[1] - 4 / 3) < 0.03
+        assert box[0] > 300
+        slider = browser.value("document.querySelector('.controls').getBoundingClientRect().bottom")
+        assert slider <= 801  # always in sight
+    assert browser.complaints() == []
+    assert browser.value("document.title") != "broken"
+    assert all(url == (out / "index.html").as_uri() or url.startswith("data:") for url in browser.loaded())

@@ -24,8 +24,9 @@ _debug = False
 
 # the subcommands of each module, which are functions of these names
 COMMANDS = {
-    "data": ("data",), "train": ("train", "presets"), "evaluate": ("evaluate",), "figure": ("figure", "report"),
-    "reproduce": ("reproduce",), "segment": ("segment",), "models": ("models", "export", "demo"),
+    "data": ("data",), "train": ("train", "presets"), "adapt": ("adapt",), "evaluate": ("evaluate",),
+    "figure": ("figure", "report"), "reproduce": ("reproduce",), "segment": ("segment",),
+    "models": ("models", "export", "demo"),
 }  # fmt: skip
 # a mistake in the command line; typer's own copy of click does not say its name
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

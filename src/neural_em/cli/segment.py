@@ -41,7 +41,7 @@ def segment(
     """Find the objects in an image or a video of your own.
 
     INPUT is an image, a folder of images, a video, a GIF or an array. Label images, soft assignments, predictions,
-    theta and an overlay video go into the folder of --out.
+    theta, an overlay video and a page to step through go into the folder of --out.
     """
     from neural_em.data.sources import open_source
     from neural_em.report.segmentation import write_segmentation
@@ -76,4 +76,4 @@ def _tell(written: Any) -> None:
         mean, last = scores["mean_over_frames"], scores["last_scored_frame"]
         typer.echo(f"AMI {last['ami_max']:.3f} on the last scored frame, {mean['ami_max']:.3f} on average over "
                    f"{scores['scored_frames']} frames")  # fmt: skip
-    typer.echo(f"look at: {written.path / written.files['overlay']}")
+    typer.echo(f"look at: {written.path / written.files['page']}")

@@ -1,4 +1,4 @@
-"""True groups for the user's own frames: label images of the same names, or an array."""
+"""True groups for the user's own frames: label images of the same names, or arrays."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from neural_em.data.fitting import Labels
 from neural_em.data.sources import Source
 from neural_em.errors import NeuralEMError, refuse
 
+_LABELS = images.SUFFIXES | arrays.SUFFIXES
+
 
 class Masks(Protocol):
     """Labels of the frames of several clips."""
@@ -25,11 +27,12 @@ class Masks(Protocol):
 def open_masks(path: Path, masks: Path | None, clips: Sequence[Source]) -> Masks | None:
     """The masks of the clips at ``path``; those in a ``.npz`` archive beside the frames need not be named."""
     if masks is None:
-        within = path.suffix.lower() == ".npz" and not path.is_dir()
-        array = arrays.find_array(path, "groups") if within else None
-        return None if array is None else _ArrayMasks(str(path), array, clips)
+        if not path.is_dir():
+            return _beside(path, clips)
+        each = [_beside(Path(clip.name), [clip]) for clip in clips]
+        return _EachMasks(each) if any(each) else None
     if masks.is_dir():
-        return _ImageMasks(masks, clips)
+        return _folder_masks(masks, clips)
     if masks.suffix.lower() in arrays.SUFFIXES:
         return _ArrayMasks(str(masks), arrays.open_array(masks, "groups"), clips)
     if masks.suffix.lower() not in images.SUFFIXES:
@@ -37,6 +40,17 @@ def open_masks(path: Path, masks: Path | None, clips: Sequence[Source]) -> Masks
     if len(clips) != 1 or clips[0].stems() is None or len(clips[0].stems() or ()) != 1:
         raise NeuralEMError(f"{masks}: one label image is for one image, not for all of {path}")
     return _FileMasks([[masks]])
+
+
+class _EachMasks:
+    """Each clip's own masks, or none."""
+
+    def __init__(self, masks: Sequence[Masks | None]) -> None:
+        self._masks = masks
+
+    def labels(self, clip: int, position: int) -> tuple[Labels, str] | None:
+        own = self._masks[clip]
+        return None if own is None else own.labels(0, position)
 
 
 class _FileMasks:
@@ -47,18 +61,44 @@ class _FileMasks:
 
     def labels(self, clip: int, position: int) -> tuple[Labels, str] | None:
         path = self._paths[clip][position]
-        return None if path is None else (images.read_labels(path), str(path))
+        if path is None:
+            return None
+        if path.suffix.lower() not in arrays.SUFFIXES:
+            return images.read_labels(path), str(path)
+        values = arrays.open_array(path, "groups")
+        if values.ndim != 2:
+            refuse(str(path), "labels (H,W) of one frame", values.shape)
+        return images.to_labels(values, str(path)), str(path)
 
 
-class _ImageMasks(_FileMasks):
-    """A folder of label images of the frames' names, or of one such folder for each clip."""
+def _beside(path: Path, clips: Sequence[Source]) -> Masks | None:
+    """The groups in the archive that holds the frames."""
+    if path.suffix.lower() != ".npz" or path.is_dir():
+        return None
+    array = arrays.find_array(path, "groups")
+    return None if array is None else _ArrayMasks(str(path), array, clips)
 
-    def __init__(self, folder: Path, clips: Sequence[Source]) -> None:
-        single = len(clips) == 1 and not (folder / _folder_name(clips[0])).is_dir()
-        folders = [folder] if single else [folder / _folder_name(clip) for clip in clips]
-        if not single:
-            _check_names(folder, {place.name for place in folders})
-        super().__init__([_match(place, clip) for place, clip in zip(folders, clips, strict=True)])
+
+def _folder_masks(folder: Path, clips: Sequence[Source]) -> Masks:
+    """A folder or array for each clip, of its name; of one clip also the label images themselves."""
+    places = [_place(folder, clip) for clip in clips]
+    if len(clips) == 1 and places[0] is None:
+        return _FileMasks([_match(folder, clips[0])])
+    _check_names(folder, {_folder_name(clip) for clip in clips})
+    each: list[Masks | None] = []
+    for place, clip in zip(places, clips, strict=True):
+        if place is None:
+            refuse(str(folder / _folder_name(clip)), f"a folder or an array with the masks of {clip.name}", "none")
+        array = None if place.is_dir() else arrays.open_array(place, "groups")
+        each.append(_FileMasks([_match(place, clip)]) if array is None else _ArrayMasks(str(place), array, [clip]))
+    return _EachMasks(each)
+
+
+def _place(folder: Path, clip: Source) -> Path | None:
+    """Where a folder of masks has those of a clip: in a folder of its name, or in an array."""
+    name = _folder_name(clip)
+    arrays_of = (folder / f"{name}{suffix}" for suffix in sorted(arrays.SUFFIXES))
+    return folder / name if (folder / name).is_dir() else next((path for path in arrays_of if path.is_file()), None)
 
 
 def _folder_name(clip: Source) -> str:
@@ -69,15 +109,14 @@ def _folder_name(clip: Source) -> str:
 
 def _check_names(folder: Path, known: set[str]) -> None:
     for entry in images.visible(folder):
-        if entry.is_dir() and entry.name not in known:
-            raise NeuralEMError(f"{entry}: no clip has the name of this folder of masks")
+        name = entry.name if entry.is_dir() else entry.stem
+        if (entry.is_dir() or entry.suffix.lower() in arrays.SUFFIXES) and name not in known:
+            raise NeuralEMError(f"{entry}: no clip has the name of these masks")
 
 
 def _match(folder: Path, clip: Source) -> list[Path | None]:
-    """The label image of each frame; frames without one are not scored."""
-    if not folder.is_dir():
-        raise NeuralEMError(f"{folder}: no such folder; the masks of {clip.name} should be there")
-    found = {path.stem: path for path in images.visible(folder) if path.suffix.lower() in images.SUFFIXES}
+    """The label image, or array, of each frame; frames without one are not scored."""
+    found = {path.stem: path for path in images.visible(folder) if path.suffix.lower() in _LABELS}
     stems = clip.stems()
     if stems is None:  # a video's frames have no names: their order counts
         if len(found) != clip.count():

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em import fields
+from neural_em.data.clip_ground import MedianGround
 from neural_em.data.config import MAX_FRAMES, SPLITS, DataConfig, Part, Split, kind
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.fitting import Fit, Fitting, unit
+from neural_em.data.fitting import Fit, Fitting, Frame, unit
 from neural_em.data.hdf5 import is_hdf5, load_hdf5
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_clips
@@ -34,10 +35,12 @@ from neural_em.fields import Check, choice, integer, optional
 from neural_em.files import existing, from_home
 
 Channels = Literal["auto", "grey", "colour", "binary"]
+Background = Literal["none", "median"]
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
 _ALL_SPLITS = "fewer than 10 sequences: training, validation and test are the same ones"
+_ENDS = "validation and test are the same sequences, from the ends of the clips"
 _NONE_APART = "too short for sequences that share no frame: training, validation and test are the same ones"
 
 
@@ -55,6 +58,10 @@ class FileConfig(DataConfig):
         stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
             different splits share no frame, however small it is.
         threshold: ``binary`` frames are 1 above this.
+        background: ``median``: a frame is its distance from the median frame of its clip, for a camera that stands
+            still; ``none``: it is as it is.
+        held_out: so many frames at the end of each clip are for validation and test, the rest for training; ``None``:
+            sequences are dealt out.
     """
 
     path: str = ""
@@ -63,10 +70,14 @@ class FileConfig(DataConfig):
     fit: Fit = "none"
     stride: int | None = None
     threshold: float = 0.5
+    background: Background = "none"
+    held_out: int | None = None
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        "path": fields.text, "masks": optional(fields.text), "stride": optional(integer(1, MAX_FRAMES)),
+        "path": fields.text, "masks": optional(fields.text),
+        **dict.fromkeys(("stride", "held_out"), optional(integer(1, MAX_FRAMES))),
         "channels": choice(get_args(Channels)), "fit": choice(get_args(Fit)),
+        "background": choice(get_args(Background)),
         "threshold": fields.number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
     }  # fmt: skip
 
@@ -105,7 +116,7 @@ class FileConfig(DataConfig):
     def _check_plain(self) -> None:
         """An HDF5 file is used as it is."""
         usual = FileConfig("file", path=self.path)
-        for name in ("masks", "channels", "fit", "stride", "threshold"):
+        for name in ("masks", "channels", "fit", "stride", "threshold", "background", "held_out"):
             plain = getattr(usual, name)
             if getattr(self, name) != plain:
                 refuse(name, f"{plain!r} for an HDF5 file, which is used as it is", repr(getattr(self, name)))
@@ -141,11 +152,13 @@ def load_own(
     note = ""
     if split == "all":
         note = _left_over(windows, lengths, frames)
+    elif not divided and config.held_out is not None:
+        windows, note = _held_out(clips, split, lengths, frames, config.stride or frames, config.held_out), _ENDS
     elif not divided:
         windows, note = _deal(windows, split, lengths, frames, config.stride or frames)
     windows = windows[:size]
     fitting = _fitting(config, training)
-    return _Filling(clips, masks, windows, frames, fitting).dataset(device, max_bytes, note)
+    return _Filling(clips, masks, windows, frames, fitting, config.background).dataset(device, max_bytes, note)
 
 
 def has_splits(folder: Path) -> bool:
@@ -208,6 +221,19 @@ def _deal(
     return dealt, ""
 
 
+def _held_out(
+    clips: Sequence[Source], split: Part, lengths: Sequence[int], frames: int, stride: int, held_out: int
+) -> list[_Window]:
+    """The windows before the held-out ends of the clips, or those in them."""
+    windows = []
+    for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
+        if held_out < frames or length - held_out < frames:
+            refuse(clip.name, f"a sequence of {frames} frames before and one in the {held_out} held out", length)
+        first, end = (0, length - held_out) if split == "training" else (length - held_out, length)
+        windows += [_Window(number, start) for start in range(first, end - frames + 1, stride)]
+    return windows
+
+
 def _share(number: int, count: int) -> Split:
     """Whose a sequence is: of every ``count`` the last is for test, the one before for validation."""
     places: dict[int, Split] = {count - 2: "validation", count - 1: "test"}
@@ -229,13 +255,16 @@ class _Filling:
     """Reads the windows' frames into one array, in memory or in a file that vanishes with it."""
 
     def __init__(
-        self, clips: Sequence[Source], masks: Masks | None, windows: Sequence[_Window], frames: int, fitting: Fitting
-    ) -> None:
+        self, clips: Sequence[Source], masks: Masks | None, windows: Sequence[_Window], frames: int, fitting: Fitting,
+        background: Background,
+    ) -> None:  # fmt: skip
+        self.background = background
         self.clips, self.masks, self.windows, self.frames, self.fitting = clips, masks, windows, frames, fitting
         self.shape = (frames, fitting.depth, fitting.height, fitting.width)
 
     def dataset(self, device: torch.device | str, max_bytes: int | None, note: str) -> Dataset:
-        floats = self.fitting.channels != "binary" and any(clip.deep for clip in self.clips)
+        away = self.background == "median"  # a distance, which is no whole number
+        floats = self.fitting.channels != "binary" and (away or any(clip.deep for clip in self.clips))
         kind: Any = np.float32 if floats else np.uint8
         levels = 1 if floats or self.fitting.channels == "binary" else 255
         T, C, H, W = self.shape
@@ -258,12 +287,18 @@ class _Filling:
         for number in np.unique(clips).tolist():
             clip, rows = self.clips[number], np.flatnonzero(clips == number)
             wanted = np.unique(firsts[rows][:, None] + np.arange(self.frames)).tolist()
+            ground = MedianGround(clip, self.fitting) if self.background == "median" else None
             for position, frame in zip(wanted, clip.take(wanted), strict=True):
                 here = rows[(firsts[rows] <= position) & (position < firsts[rows] + self.frames)]
-                fitted = self.fitting.frame(frame, clip.frame_name(position))
-                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype, clip.frame_name(position))
+                name = clip.frame_name(position)
+                fitted = self.fitting.frame(frame, name) if ground is None else self._away(ground, frame, name)
+                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype, name)
                 if groups is not None:
                     groups[here, position - firsts[here]] = self._labels(number, position, frame.shape[:2])
+
+    def _away(self, ground: MedianGround, frame: Frame, name: str) -> NDArray[Any]:
+        away = ground.difference(frame, name)
+        return (away > self.fitting.threshold).astype(np.uint8) if self.fitting.channels == "binary" else away
 
     def _labels(self, clip: int, position: int, size: tuple[int, ...]) -> NDArray[np.uint8] | int:
         assert self.masks is not None

@@ -1,4 +1,4 @@
-"""The user's own data for a trained model: fitted to it as ``nem segment`` fits them, all of them unless divided."""
+"""The user's own data for a model, trained or to be trained: fitted to it as ``nem segment`` fits them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neural_em.data import DataConfig, FileConfig
+import torch
+
+from neural_em.data import DataConfig, Dataset, FileConfig
 from neural_em.data.config import Part
+from neural_em.data.dataset import memory_budget
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.own import divided, has_splits
 from neural_em.errors import refuse
 from neural_em.files import absolute, from_home
+from neural_em.presets import PRESETS, Experiment
 from neural_em.runs.find import TrainedRun
 from neural_em.segment import usual_channels
+from neural_em.training.memory import memory_needed
 
 _EVERYTHING = 10**9  # sequences
 _MOST = 10**6  # files and folders to look at
+_FEW = 0.005  # of all pixels
 
 
 def own_data(run: TrainedRun, path: str, masks: str | None) -> FileConfig:
@@ -34,12 +40,49 @@ def own_data(run: TrainedRun, path: str, masks: str | None) -> FileConfig:
     before = data if run.data_known and isinstance(data, FileConfig) else None  # trained on files
     own = FileConfig("file", **given, **sizes) if before is None else replace(before, **given)
     if is_hdf5(from_home(path)):
-        return replace(own, channels="auto", fit="none", stride=None, height=None, width=None, threshold=0.5)
+        plain: Any = {"channels": "auto", "fit": "none", "threshold": 0.5, "background": "none"}
+        plain |= dict.fromkeys(("stride", "height", "width", "held_out"))
+        return replace(own, **plain)
     if own.channels == "auto":  # what the run's own files were read as, or what the model is made for
         seen: Any = "colour" if model.channels == 3 else "grey"
         own = replace(own, channels=usual_channels(model) if before is None else seen)
     fit: Any = "resize" if own.fit == "none" else own.fit
     return replace(own, fit=fit, height=model.height, width=model.width)
+
+
+def as_seen(experiment: Experiment) -> Experiment:
+    """The experiment with its own data read as the model's pixels are, where nobody has said how."""
+    data, model = experiment.data, experiment.model
+    if not isinstance(data, FileConfig) or data.channels != "auto" or is_hdf5(from_home(data.path)):
+        return experiment
+    if model.distribution != "bernoulli" or model.channels != 1:
+        return experiment
+    return replace(experiment, data=replace(data, channels="binary"))
+
+
+def check_trainable(experiment: Experiment, shape: tuple[int, int, int, int], device: torch.device) -> None:
+    """Refuses frames of the user's own for which the network would not fit into the memory of this machine."""
+    if device.type != "cpu" or not isinstance(experiment.data, FileConfig):
+        return  # a GPU says itself what it has no room for
+    usual = PRESETS.get(experiment.name, experiment).model
+    needed, free = memory_needed(experiment.model, experiment.training, shape[0]), 2 * memory_budget(device)
+    if needed > free:
+        size = f"--set data.height={usual.height} --set data.width={usual.width} --set data.fit=resize"
+        height, width = shape[2:]
+        refuse(experiment.data.path, f"frames that a network can be trained for here; try {size}",
+               f"{height} x {width} pixels, for which it takes about {needed / 1e9:.0f} GB of memory; "
+               f"{free / 1e9:.0f} GB are free")  # fmt: skip
+
+
+def pixels_note(data: DataConfig, dataset: Dataset) -> str:
+    """What to say of black-and-white frames that are nearly all black or nearly all white."""
+    if not isinstance(data, FileConfig) or data.channels != "binary":
+        return ""
+    some = torch.linspace(0, len(dataset) - 1, min(len(dataset), 20)).long()
+    white = float(dataset.batch(some).frames.mean())
+    if _FEW < white < 1 - _FEW:
+        return ""
+    return f"data: {white:.2%} of the pixels are white (above data.threshold={data.threshold:g}): set another threshold"
 
 
 def fingerprint(data: DataConfig) -> str | None:

@@ -17,6 +17,7 @@ from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.experiments.initial_weights import first_weights
+from neural_em.experiments.own_data import as_seen, check_trainable, pixels_note
 from neural_em.files import write_whole
 from neural_em.model import build
 from neural_em.presets import PRESETS, Experiment
@@ -115,10 +116,13 @@ class _Trainer:
     def sized(self, experiment: Experiment) -> Experiment:
         """The experiment with a model for its data, every stage included."""
         usual, shape = PRESETS.get(experiment.name, experiment).model, experiment.data.shape
-        if shape is None:
-            self._own = self.data(experiment.data, "training")
-            shape = self._own.shape
-        return experiment.for_frames(shape, usual)
+        if shape is not None:
+            return experiment.for_frames(shape, usual)
+        seen = as_seen(experiment)
+        self._own = self.data(seen.data, "training")
+        sized = seen.for_frames(self._own.shape, usual)
+        check_trainable(sized, self._own.shape, self.device)
+        return sized
 
     def data(self, config: DataConfig, split: Any) -> Dataset:
         """A split, made once for all runs that use it at the time."""
@@ -232,7 +236,7 @@ class _Trainer:
             found = distributed.in_first(lambda: self.first(experiment, path, before, memory), self.device)
             first, note = found or (None, "")
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
-            notes = [note, data.note and f"data: {data.note}"]
+            notes = [note, data.note and f"data: {data.note}", pixels_note(experiment.data, data)]
             steps = train_in(
                 folder, model, data, validation, settings, self.stop, self.callbacks, name, first, notes, carries
             )

@@ -1,6 +1,5 @@
 "use strict";
 (function () {
-  const DELAY = 200; // milliseconds a step while playing
   const together = document.getElementById("together");
 
   class Player {
@@ -13,6 +12,8 @@
       this.slider = root.querySelector("input");
       this.output = root.querySelector("output");
       this.playButton = root.querySelector(".play");
+      this.score = root.querySelector(".score");
+      this.texts = root.dataset.texts ? JSON.parse(root.dataset.texts) : null; // one for each step
       this.canvases = Array.from(root.querySelectorAll("canvas"));
       for (const canvas of this.canvases) {
         const image = new Image();
@@ -46,6 +47,7 @@
       this.root.classList.toggle("rollout", after > 0);
       this.slider.setAttribute("aria-valuetext", "step " + (this.step + 1) + " of " + this.steps + note);
       this.output.textContent = (after > 0 ? this.withInput + " + " + after : this.step + 1) + " / " + this.steps;
+      if (this.texts) { this.score.textContent = this.texts[this.step]; }
       this.canvases.forEach((canvas) => this.draw(canvas));
     }
 
@@ -61,7 +63,7 @@
       if (!start) { return; }
       this.root.classList.add("playing");
       this.playButton.setAttribute("aria-label", "pause");
-      this.timer = window.setInterval(() => move(this, (this.step + 1) % this.steps), DELAY);
+      this.timer = window.setInterval(() => move(this, (this.step + 1) % this.steps), Number(this.root.dataset.delay));
     }
 
     stop() {
@@ -75,6 +77,7 @@
     fit() {
       const ratio = window.devicePixelRatio || 1;
       for (const canvas of this.canvases) {
+        if (canvas.classList.contains("photo")) { continue; } // as wide as there is room
         const room = canvas.parentElement.clientWidth - 4; // the frame's
         const scale = Math.floor((room * ratio) / canvas.width);
         canvas.style.width = (scale >= 1 ? (scale * canvas.width) / ratio : room) + "px";

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from PIL import Image
@@ -13,6 +15,7 @@ from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, distinct, palette
 from neural_em.report.panels import SequenceReport, magnification_for, sprite
 
+DELAY = 200  # milliseconds of a step while playing
 ATTENTION = 192  # pixels of the longer side of pictures with lines, which cannot be drawn pixel by pixel
 ICONS = {
     "back": '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M3 3h2v10H3zM13 3v10L6 8z"/></svg>',
@@ -22,8 +25,21 @@ ICONS = {
 }
 
 
-def player(sequence: SequenceReport, heading: str) -> str:
-    """The HTML of one player under a heading, which is HTML already."""
+def player(
+    sequence: SequenceReport, heading: str, photos: Mapping[str, Pixels] | None = None, texts: Sequence[str] = (),
+    delay: int = DELAY,
+) -> str:  # fmt: skip
+    """The HTML of one player under a heading, which is HTML already.
+
+    Args:
+        sequence: what to show.
+        heading: HTML.
+        photos: larger pictures (T,H,W,3) of the same frames, by name, which come first and need not be exact.
+        texts: one for each step, beside the heading.
+        delay: milliseconds of a step while playing.
+    """
+    large = "".join(_panel(name, strip, photo=True) for name, strip in (photos or {}).items())
+    large = large and f'<div class="panels photos">{large}</div>'
     panels = [_panel(name, strip) for name, strip in sequence.frames_rgb().items()]
     panels.append(_panel("assignment", sequence.assignment_rgb()))
     groups = sequence.groups_rgb()
@@ -38,11 +54,14 @@ def player(sequence: SequenceReport, heading: str) -> str:
     ]
     score = "" if sequence.score is None else f"{html.escape(sequence.score_name)}: {sequence.score:.3f}"
     name = html.escape(f"sequence: {sequence.label}")
+    kind = "player card clip" if photos else "player card"
+    told = f' data-texts="{html.escape(json.dumps(list(texts)))}"' if texts else ""
     buttons = _button("back", "previous step") + _button("play", "play") + _button("next", "next step")
     return (
-        f'<article class="player card" role="group" tabindex="0" data-steps="{sequence.steps}" '
-        f'data-rollout="{sequence.rollout}" aria-label="{name}">'
+        f'<article class="{kind}" role="group" tabindex="0" data-steps="{sequence.steps}" '
+        f'data-rollout="{sequence.rollout}" data-delay="{delay}"{told} aria-label="{name}">'
         f'<header><h4>{heading}</h4><span class="score">{score}</span></header>'
+        f"{large}"
         f'<div class="panels">{"".join(panels)}</div><div class="panels">{"".join(components)}</div>'
         f'<div class="controls">{buttons}'
         f'<input type="range" min="1" max="{sequence.steps}" value="{sequence.steps}" aria-label="step">'
@@ -62,14 +81,20 @@ def png(rgb: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def _panel(name: str, strip: Pixels, colour: str | None = None) -> str:
+def _jpeg(rgb: Pixels) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(rgb).save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+def _panel(name: str, strip: Pixels, colour: str | None = None, photo: bool = False) -> str:
     _, height, width, _ = strip.shape
     picture, columns = sprite(strip)
-    data = base64.b64encode(png(picture)).decode("ascii")
-    border = f' style="border-color: {colour}"' if colour else ""
+    kind, data = ("jpeg", _jpeg(picture)) if photo else ("png", png(picture))
+    border = f' style="border-color: {colour}"' if colour else ' class="photo"' if photo else ""
     return (
         f'<figure class="panel"><canvas role="img" aria-label="{name}" width="{width}" height="{height}"{border} '
-        f'data-columns="{columns}" data-sprite="data:image/png;base64,{data}"></canvas>'
+        f'data-columns="{columns}" data-sprite="data:image/{kind};base64,{base64.b64encode(data).decode()}"></canvas>'
         f"<figcaption>{name}</figcaption></figure>"
     )
 

@@ -22,13 +22,15 @@ from neural_em.report.animation import animation_frames
 from neural_em.report.colours import Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
 from neural_em.report.panels import SequenceReport, magnification_for, magnify
+from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
 from neural_em.segment import SCORES, Segmented
 from neural_em.storage.folders import new_folder
 
 SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
-_SOMETIMES = (SCORE_TABLE, f"{LABELS}/*.png", *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")))
+_PICTURES = tuple(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png"))
+_SOMETIMES = (SCORE_TABLE, PAGE, f"{LABELS}/*.png", *_PICTURES)
 SMALLEST_SIDE, LARGEST_SIDE = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 
@@ -71,6 +73,7 @@ def write_segmentation(
         finally:
             movies = writer.close_movies()
         files, summary = writer.close(movies, {**(about or {}), "fps": fps})
+        write_page(folder, writer.thumbnails)
     return Written(Path(out), files, summary)
 
 
@@ -83,6 +86,7 @@ class _Writer:
         self.names: set[str] = set()
         self.size = (0, 0)
         self.losses: list[float] = []
+        self.thumbnails = Thumbnails()
         self.scores: list[tuple[str, dict[str, float] | None]] = []
         self._first: tuple[Pixels, Pixels] | None = None  # pictures of the first frame, until there is a second
         self._movies: tuple[Movie, Movie] | None = None
@@ -98,6 +102,7 @@ class _Writer:
         self.names.add(segmented.name)
         _label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
         self.losses.append(loss)
+        self.thumbnails.add(segmented.frame)
         self.scores.append((segmented.name, segmented.scores))
         self._show(segmented, rows)
 
@@ -105,7 +110,7 @@ class _Writer:
         if not self.losses:
             refuse("frames", "at least one", "none")
         self.archive.close()
-        files = {"labels": LABELS, "arrays": ARRAYS, **movies}
+        files = {"labels": LABELS, "arrays": ARRAYS, "page": PAGE, **movies}
         summary: dict[str, Any] = {"frames": len(self.losses), "height": self.size[0], "width": self.size[1], **about}
         summary["loss"] = {"first": self.losses[0], "last": self.losses[-1]}
         if any(scores is not None for _, scores in self.scores):

@@ -26,10 +26,10 @@ _NOT_WANTED = re.compile(
 )
 
 
-def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None = None) -> str:
+def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None = None, whole: bool = False) -> str:
     """An HTML figure: the title, the chart, and a legend with each line's last value; empty without a number to show.
 
-    ``mark`` is an x to mark as the training length, unless it is the last one.
+    ``mark`` is an x to mark as the training length, unless it is the last one; ``whole`` numbers are counted from 0.
     """
     shown = [(line, known[-1]) for line in lines if len(known := np.asarray(line.y)[np.isfinite(line.y)])]
     if not shown:
@@ -39,7 +39,9 @@ def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None
     entries = [_entry(line, last) for line, last in shown]
     entries += [f"<li>{DASHED}<span>{label}</span></li>" for label in axes.get_legend_handles_labels()[1][len(shown) :]]
     axes.margins(x=0)
-    axes.locator_params(axis="y", nbins=6)
+    axes.locator_params(axis="y", nbins=6, integer=whole)
+    if whole:
+        axes.set_ylim(0, 1.2 * max(1, *(np.nanmax(line.y) for line, _ in shown)))
     axes.tick_params(bottom=False, left=False)
     axes.spines["left"].set_visible(False)
     text = io.StringIO()

@@ -1,0 +1,44 @@
+"""``nem adapt``: training on a clip of the user's own, in one command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neural_em.cli import options
+
+
+def adapt(
+    clip: Annotated[Path, typer.Argument(metavar="CLIP", hidden=True)],
+    weights: Annotated[
+        str, typer.Option("--from", metavar="MODEL", help="Start from a shipped model, a run folder or a weight file.")
+    ] = "flying-shapes",
+    components: options.Components = None,
+    masks: options.Masks = None,
+    minutes: Annotated[float, typer.Option(help="Time that training may take, about.")] = 8,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Run folder.", show_default="runs/adapt- and the clip's name")
+    ] = None,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+) -> None:
+    """Train a model on a clip of your own, with all settings chosen.
+
+    CLIP is a video, a GIF, an array, a folder of frames, or a folder of these. The ground is learned from the clip, its
+    end is held out to tell when to stop, and a few steps tell how long it takes before it begins. Run the same command
+    again to resume.
+    """
+    from neural_em import experiments
+    from neural_em.experiments.adapt import plan
+
+    made = plan(clip, weights, components, masks, minutes, seed, device)
+    for line in made.lines:
+        typer.echo(line)
+    path = Path("runs") / f"adapt-{clip.resolve().stem}" if run is None else run
+    (outcome,) = experiments.train(made.experiment, path, device=device)
+    typer.echo(f"{path}: use it with: nem segment {shlex.quote(str(clip))} --model {shlex.quote(str(path))} --out DIR")
+    if outcome.stopped == "interrupted":
+        raise typer.Exit(options.INTERRUPTED)

@@ -1,0 +1,162 @@
+"""Training on a clip of the user's own, with everything chosen: windows, ground, threshold, epochs."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from neural_em import randomness
+from neural_em.data import FileConfig, load_split
+from neural_em.data.clip_ground import MedianGround, sampled
+from neural_em.data.fitting import Fitting
+from neural_em.data.own import divided
+from neural_em.data.sources import Source, open_clips
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import absolute, existing
+from neural_em.model import BaseConfig, Model
+from neural_em.presets import Experiment
+from neural_em.segment import usual_channels
+from neural_em.storage.pretrained import Card, find_model
+from neural_em.training import TrainingConfig
+from neural_em.training import device as devices
+from neural_em.training.step import TrainingStep
+
+USUAL = "flying-shapes"
+_FRAMES, _FEWEST = 21, 12  # of a window; of a clip
+_WINDOWS = 48  # about so many, however long the clip is
+_EPOCHS, _PATIENCE = 60, 10
+_FORWARD = 0.35  # of a training step's time is a look at a held-out batch
+_MOVED, _EMPTY, _FULL = 0.1, 0.005, 0.5  # difference that is one; share of pixels that is nothing, or everything
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is going to be trained, for how long, and what to say of it before."""
+
+    experiment: Experiment
+    seconds: float  # that it takes at most, about
+    lines: tuple[str, ...]
+
+
+def plan(
+    clip: str | os.PathLike[str],
+    source: str | os.PathLike[str] = USUAL,
+    components: int | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    minutes: float = 8,
+    seed: int = 0,
+    device: str = "auto",
+) -> Plan:
+    """How to train a model on with a clip: an experiment for `train`, made after a look at the clip and a few steps.
+
+    Args:
+        clip: the video, GIF, array, folder of frames, or folder of these.
+        source: what to begin with: a shipped model, a run folder or a weight file.
+        components: K; as the model was trained where not given.
+        masks: true groups of the clip, which only turn on scores.
+        minutes: that training may take, about; as many epochs as this allows.
+        seed: of the order, the noise and the starts.
+        device: as for `train`.
+    """
+    card = find_model(source)
+    number = card.components if components is None else components
+    if number is None:
+        raise NeuralEMError("components: the model's file does not say how many it has; say how many")
+    if not 0 < minutes <= 10**6:
+        refuse("minutes", "a number above 0", minutes)
+    path = existing(clip)
+    if divided(path):
+        refuse(str(path), "a clip or a folder of clips (for data with splits of their own, use nem train)", "splits")
+    clips = open_clips(path, None if masks is None else existing(masks))
+    lengths = [each.count() for each in clips]
+    if min(lengths) < _FEWEST:
+        refuse(str(path), f"a clip of at least {_FEWEST} frames", min(lengths))
+    data, seen = _look(clips, card.config)
+    data = replace(_cut(data, lengths), path=absolute(clip), masks=None if masks is None else absolute(masks))
+    training = TrainingConfig(components=number, batch_size=4, seed=seed, patience=_PATIENCE, tensorboard=False)
+    experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
+    windows, epoch = _time(experiment, card, device)
+    epochs = min(_EPOCHS, max(1, int(minutes * 60 / epoch)))
+    lines = (
+        f"{sum(lengths)} frames: {windows} windows of {data.frames} to train on, "
+        f"the last {data.held_out} frames held out",
+        seen,
+        f"at most {epochs} epoch{'' if epochs == 1 else 's'} of {epoch:.1f} s: about {_duration(epochs * epoch)}, "
+        "less if it stops improving",
+    )
+    return Plan(replace(experiment, training=replace(training, epochs=epochs)), epochs * epoch, lines)
+
+
+def _cut(data: FileConfig, lengths: list[int]) -> FileConfig:
+    """How to cut clips of these lengths into windows, and how much of their ends to hold out."""
+    frames = min(_FRAMES, max(4, min(lengths) // 3))
+    held_out = max(frames, min(lengths) * 15 // 100)
+    left = sum(lengths) - held_out * len(lengths)
+    return replace(data, frames=frames, held_out=held_out, stride=-(-left // _WINDOWS))
+
+
+def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
+    """How to read the clips for the model: with which ground and threshold, and what to say of it."""
+    channels = usual_channels(model)
+    fitting = Fitting(model.height, model.width, "colour" if channels == "colour" else "grey", "resize")
+    fields: Any = {"height": model.height, "width": model.width, "fit": "resize", "channels": channels}
+    plain = [fitting.unit_frame(frame, name) for clip in clips for frame, name in sampled(clip)]
+    if isinstance(model.prior, str):
+        return FileConfig("file", path=".", **fields), "frames as they are: the model has a ground of its own"
+    away = [_away(clip, fitting) for clip in clips]
+    moved = float(np.mean([values > _MOVED for values in away]))
+    fixed = _EMPTY < moved < _FULL
+    values = np.concatenate([each.ravel() for each in (away if fixed else plain)])
+    why = f"frames as they are: {'the camera moves' if moved >= _FULL else 'nothing moves in front of the ground'}"
+    text = f"what differs from the median frame ({moved:.0%} of the pixels)" if fixed else why
+    fields["background"] = "median" if fixed else "none"
+    if channels == "binary":
+        fields["threshold"] = threshold = round(best_threshold(values), 3)
+        white = float((values > threshold).mean())
+        if not _EMPTY < white < 1 - _EMPTY:
+            refuse(clips[0].name, "something that stands out from the ground", f"{white:.2%} of its pixels")
+        text += f", as black and white above {threshold:g} ({white:.0%} white)"
+    return FileConfig("file", path=".", **fields), text
+
+
+def _away(clip: Source, fitting: Fitting) -> NDArray[np.float32]:
+    ground = MedianGround(clip, fitting)
+    return np.stack([ground.difference(frame, name) for frame, name in sampled(clip)])
+
+
+def best_threshold(values: NDArray[Any]) -> float:
+    """Where to cut values in [0, 1] so that the two parts are farthest apart for their size (Otsu's threshold)."""
+    counts, edges = np.histogram(values, bins=256, range=(0, 1))
+    centres, below = (edges[:-1] + edges[1:]) / 2, np.cumsum(counts)
+    above, sums = below[-1] - below, np.cumsum(counts * centres)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = below * above * (sums / below - (sums[-1] - sums) / above) ** 2
+    apart = np.where((below > 0) & (above > 0), apart, -1)
+    return float(edges[1:][apart >= apart.max() * (1 - 1e-9)].mean()) if apart.max() > 0 else 0.5  # the gap's middle
+
+
+def _time(experiment: Experiment, card: Card, device: str) -> tuple[int, float]:
+    """Windows to train on, and seconds of an epoch, by a few steps on a copy of the model."""
+    here, settings = devices.choose(device), experiment.training
+    data, held_out = (load_split(experiment.data, split, 0, here) for split in ("training", "validation"))
+    batch = min(settings.batch_size, len(data))
+    keys = randomness.keys(settings.seed, torch.arange(batch), device=here)
+    with devices.products(settings.precision, here, settings.deterministic):
+        model: Model = card.load(here)
+        step, taken = TrainingStep(model, data, replace(settings, batch_size=batch)), []
+        for _ in range(3):  # the first one sets things up
+            began = time.perf_counter()
+            float(step(torch.arange(batch), keys))
+            taken.append(time.perf_counter() - began)
+    one = float(np.mean(taken[1:])) / batch
+    return len(data), one * (len(data) + _FORWARD * len(held_out))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"

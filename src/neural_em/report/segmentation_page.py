@@ -1,0 +1,194 @@
+"""The page of a segmented clip: clip, overlay, tracks, components and the number of objects, frame by frame."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import string
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from neural_em.data.images import read_labels, visible
+from neural_em.files import replacing
+from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
+from neural_em.report.page import KEYS
+from neural_em.report.panels import SequenceReport, to_rgb
+from neural_em.report.players import DELAY, player
+from neural_em.report.plots import Line
+from neural_em.report.svg import line_chart
+
+PAGE = "index.html"
+MOST_FRAMES = 300  # on the page; of longer clips every second frame, or every fourth, and so on
+_SIDE = 240  # pixels of the longer side of the pictures
+_TRAIL = 40  # frames that a track is drawn back
+_STRENGTH = 0.55  # of a component's colour over the frame
+
+
+class Thumbnails:
+    """Small pictures of the frames that the page shows of a clip, as they come: at most `MOST_FRAMES` are held."""
+
+    def __init__(self) -> None:
+        self.pictures: dict[int, Pixels] = {}  # by the number of the frame
+        self._count, self._step = 0, 1
+
+    def add(self, frame: NDArray[Any]) -> None:
+        """Takes the next frame (H,W,C), uint8 or in [0, 1]."""
+        if self._count % self._step == 0:
+            self.pictures[self._count] = _thumbnail(frame)
+        self._count += 1
+        if len(self.pictures) > MOST_FRAMES:
+            self._step *= 2
+            self.pictures = {number: each for number, each in self.pictures.items() if number % self._step == 0}
+
+
+def _thumbnail(frame: NDArray[Any]) -> Pixels:
+    pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
+    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    return np.asarray(Image.fromarray(rgb).resize(_size(*rgb.shape[:2]), Image.Resampling.BOX))
+
+
+def write_page(
+    folder: str | os.PathLike[str],
+    clip: Thumbnails | None = None,
+    tracks: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """Writes ``index.html`` into a folder that holds a segmentation; the page is one file and loads nothing.
+
+    Args:
+        folder: with ``segmentation.json``, ``segmentation.npz`` and ``labels``.
+        clip: its frames; where not given, what the model saw.
+        tracks: one row for each object in each frame: ``frame`` (counted from 0), ``object`` (from 1), and in pixels of
+            the clip its centre ``x``, ``y``, ``width``, ``height`` and ``area``.
+    """
+    path = Path(folder) / PAGE
+    text = _render(Path(folder), clip, [dict(row) for row in tracks])
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]]) -> str:
+    summary = json.loads((folder / "segmentation.json").read_text(encoding="utf-8"))
+    total, size = int(summary["frames"]), (int(summary["height"]), int(summary["width"]))
+    shown = range(0, total, 1 << max(0, -(-total // MOST_FRAMES) - 1).bit_length())
+    seen = {name: _rows(folder / "segmentation.npz", name, shown) for name in ("frames", "gamma", "psi")}
+    small = to_rgb(seen["frames"]) if clip is None else [clip.pictures[number] for number in shown]
+    pictures = np.stack([_resized(picture, size) for picture in small])
+    over, counts = pictures.copy(), []
+    for picture, labels in zip(over, _labels(folder / "labels", shown), strict=True):
+        counts.append(len(np.unique(labels[labels > 0])))
+        _colour(picture, _resized(labels, size))
+    photos = {"found objects": over}
+    if tracks:
+        photos["tracks"] = _with_tracks(pictures, shown, tracks, size)
+        counts = _counts(shown, tracks)
+    photos["clip"] = pictures
+    texts = [f"{number} object{'' if number == 1 else 's'}" for number in counts]
+    delay = DELAY if total == 1 else max(40, round(1000 * shown.step / (summary.get("fps") or 1000 / DELAY)))
+    sequence = SequenceReport("clip", seen["frames"], seen["gamma"], seen["psi"])
+    lines = [Line("objects", list(shown), counts)] if total > 1 else []
+    chart = line_chart("Objects in each frame", lines, "frame", whole=True)
+    parts = [KEYS, f'<div class="players">{player(sequence, "Frame by frame", photos, texts, delay)}</div>']
+    if shown.step > 1:
+        parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
+    parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')
+    return _page(Path(str(summary.get("source", folder.name))).name, _lead(summary), "\n".join(parts))
+
+
+def _lead(summary: Mapping[str, Any]) -> str:
+    mean = summary.get("scores", {}).get("mean_over_frames")
+    parts = [f"{summary['frames']} frame{'' if summary['frames'] == 1 else 's'} of {summary['height']} x "
+             f"{summary['width']} pixels"]  # fmt: skip
+    parts += [f"{summary['components']} components"] if "components" in summary else []
+    parts += [f"model {Path(str(summary['model'])).name}"] if "model" in summary else []
+    parts += [f"AMI {mean['ami_max']:.3f} on average"] if mean else []
+    return ", ".join(parts)
+
+
+def _page(title: str, lead: str, body: str) -> str:
+    folder = resources.files("neural_em.report")
+    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    script_hash = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return string.Template(template).substitute(
+        title=html.escape(title), lead=html.escape(lead), navigation="", body=body, style=style, script=script,
+        script_hash=script_hash,
+    )  # fmt: skip
+
+
+def _rows(path: Path, name: str, wanted: range) -> NDArray[Any]:
+    """Some rows of an array in an archive; the others are passed over, never held."""
+    rows = []
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as entry:
+        np.lib.format.read_magic(entry)
+        shape, _, kind = np.lib.format.read_array_header_1_0(entry)
+        size = int(np.prod(shape[1:])) * kind.itemsize
+        for number in range(shape[0]):
+            data = entry.read(size)
+            if number in wanted:
+                rows.append(np.frombuffer(data, kind).reshape(shape[1:]))
+    return np.stack(rows)
+
+
+def _labels(folder: Path, shown: range) -> Iterator[NDArray[np.uint8]]:
+    """The label images of the frames, whose names are in the order of the clip."""
+    paths = visible(folder)
+    return (read_labels(paths[number]) for number in shown)
+
+
+def _size(height: int, width: int) -> tuple[int, int]:
+    """Width and height of a picture on the page."""
+    scale = _SIDE / max(height, width)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    return np.asarray(Image.fromarray(picture).resize(_size(*size), Image.Resampling.NEAREST))
+
+
+def _colour(picture: Pixels, labels: NDArray[np.uint8]) -> None:
+    """Puts the colours of the labels (h,w) over the picture (h,w,3), in place; 0 stays as it is."""
+    there = labels > 0
+    picture[there] = np.rint(picture[there] * (1 - _STRENGTH) + colour_groups(labels)[there] * _STRENGTH)
+
+
+def _with_tracks(pictures: Pixels, shown: range, tracks: list[dict[str, Any]], size: tuple[int, int]) -> Pixels:
+    """The pictures with each object's box, and where its centre was in the frames before."""
+    wide, high = _size(*size)
+    across, down = wide / size[1], high / size[0]
+    colours = palette(LIMIT)
+    by_object: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(tracks, key=lambda row: int(row["frame"])):
+        by_object.setdefault(int(row["object"]), []).append(row)
+    drawn = []
+    for picture, frame in zip(pictures, shown, strict=True):
+        image = Image.fromarray(picture)
+        pen = ImageDraw.Draw(image)
+        for number, rows in by_object.items():
+            colour = tuple(int(value) for value in colours[(number - 1) % LIMIT])
+            trail = [row for row in rows if frame - _TRAIL < int(row["frame"]) <= frame]
+            points = [(float(row["x"]) * across, float(row["y"]) * down) for row in trail]
+            if len(points) > 1:
+                pen.line(points, fill=colour, width=2)
+            if trail and int(trail[-1]["frame"]) == frame:
+                (x, y), row = points[-1], trail[-1]
+                half = float(row["width"]) * across / 2, float(row["height"]) * down / 2
+                pen.rectangle((x - half[0], y - half[1], x + half[0], y + half[1]), outline=colour)
+        drawn.append(np.asarray(image))
+    return np.stack(drawn)
+
+
+def _counts(shown: range, tracks: list[dict[str, Any]]) -> list[int]:
+    """Tracked objects in each of the frames."""
+    found = {(int(row["frame"]), int(row["object"])) for row in tracks}
+    counts = np.bincount([frame for frame, _ in found], minlength=shown.stop)
+    return [int(counts[number]) for number in shown]
