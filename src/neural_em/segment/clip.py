@@ -53,6 +53,7 @@ class Segmentation(Iterator[Segmented]):
 
     Attributes:
         model: that segments.
+        fitting: what frames become for it.
         stream: EM over the frames.
         ground: what is taken away from them, if anything.
         choice: why, in a few words.
@@ -60,7 +61,7 @@ class Segmentation(Iterator[Segmented]):
 
     def __init__(self, clip: Source, model: Model, config: SegmentConfig, truth: Masks | None, live: bool) -> None:
         self.model, self.config, self.stream = model, config, Stream(model, config)
-        self._fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
+        self.fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
         self._look: Fitting | None = None
         self._counter = Counter()
         frames = iter(islice(enumerate(clip), 0, None, config.every))
@@ -85,7 +86,7 @@ class Segmentation(Iterator[Segmented]):
         if not ahead:
             return frames
         size = ahead[0][1].shape[:2]
-        self._look = grounds.looked_at(self._fitting, self._clip.colour, (size[0], size[1]))
+        self._look = grounds.looked_at(self.fitting, self._clip.colour, (size[0], size[1]))
         if config.background not in ("auto", "median", "flat"):
             self.ground, self.choice = grounds.from_file(config.background, self._look), config.background
             return chain(ahead, frames)
@@ -95,7 +96,7 @@ class Segmentation(Iterator[Segmented]):
             self.ground, self.choice = grounds.choose(samples)
         else:
             learned = grounds.learn(samples)
-            self.ground, self.choice = learned if config.background == "median" else grounds.flat(learned)[0], "as asked"
+            self.ground, self.choice = learned if config.background == "median" else grounds.flat(samples, learned)[0], "as asked"
         return chain(ahead, frames)
 
     def _settled(self, once: bool) -> bool:
@@ -115,8 +116,8 @@ class Segmentation(Iterator[Segmented]):
         """What the model sees of a frame."""
         name = self._clip.frame_name(position)
         if self.ground is not None and self._look is not None:
-            return self.ground.removed(self._look.unit_frame(frame, name), self._fitting, self.model.config.prior)
-        x = self._fitting.unit_frame(frame, name)
+            return self.ground.removed(self._look.unit_frame(frame, name), self.fitting, self.model.config.prior)
+        x = self.fitting.unit_frame(frame, name)
         return 1 - x if self.config.invert else x
 
     def _segmented(self, steps: Iterable[Any]) -> Iterator[Segmented]:
@@ -128,12 +129,12 @@ class Segmentation(Iterator[Segmented]):
             gamma = self._counter.merged(seen, step, prior) if self.config.count else step.gamma
             assignment = gamma.argmax(dim=0) + 1
             visible = ~background(self.model, seen, step)
-            labels = _restored(self._fitting, assignment * visible, size)
+            labels = _restored(self.fitting, assignment * visible, size)
             found = None if self._truth is None else self._truth.labels(0, position)
             if found is not None and found[0].shape != size:
                 refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
             groups = None if found is None else found[0]
-            scores = None if groups is None else _scores(groups, _restored(self._fitting, assignment, size), labels)
+            scores = None if groups is None else _scores(groups, _restored(self.fitting, assignment, size), labels)
             name = stems[position] if stems else f"frame-{position:05d}"
             yield Segmented(name, frame, x, labels, step, scores, groups)
 

@@ -25,8 +25,10 @@ LARGEST_SIDE = 128  # of the frames that are looked at, unless the model's are l
 SAMPLES, LOOKED_AT = 50, 4000  # frames that the ground is learned from; frames to choose them from
 FEW = 8  # frames that say too little
 _LEAST = 0.05  # a difference that no camera makes visible
-_FLAT, _MOVING, _STILL = 0.7, 0.5, 0.001  # shares of pixels, see `choose`
-_SHADE = (0.4, 0.95)  # how bright a shadow leaves the ground
+_FLAT, _MOVING, _STILL = 0.8, 0.5, 0.001  # shares of pixels, see `choose`
+_OFTEN = 0.15  # share of the frames in which a pixel shows the ground at least, where that is of one colour
+_EDGE = 0.4  # of the contrast around a pixel
+_SHADE = (0.4, 1.6)  # how bright a shadow leaves the ground, at least; how bright it is without, at most
 
 
 @dataclass(frozen=True)
@@ -45,20 +47,25 @@ class Ground:
 
     def foreground(self, frame: Picture) -> tuple[Mask, Mask]:
         """Where (H,W) a frame shows something else than the ground, and where only a shadow lies on it."""
-        other = np.abs(frame - self.picture).max(axis=0) > self.tolerance
+        distance = np.abs(frame - self.picture).max(axis=0)
+        # an edge is where half of the contrast is reached, however large that is
+        other = distance > np.maximum(self.tolerance, _EDGE * ndimage.maximum_filter(distance, 3))
         shadow = other & self._shaded(frame)
         patches, count = ndimage.label(other & ~shadow, np.ones((3, 3)))
         sizes = np.bincount(patches.ravel(), minlength=count + 1)
         return (patches > 0) & (sizes[patches] > max(1, patches.size // 2000)), shadow
 
     def _shaded(self, frame: Picture) -> Mask:
-        """Where a frame has the ground's own colour, only darker; grey pixels cannot tell a shadow from an object."""
+        """Where a frame has the ground's own colour, only darker, or brighter where a shadow was learned with it.
+
+        Grey pixels cannot tell a shadow from an object.
+        """
         bright = (self.picture**2).sum(axis=0)
         if len(frame) == 1:
             return np.zeros(frame.shape[1:], np.bool_)
         share = (frame * self.picture).sum(axis=0) / np.maximum(bright, 1e-6)
         rest = np.abs(frame - share * self.picture).max(axis=0)
-        return (bright > 0.03) & (share > _SHADE[0]) & (share < _SHADE[1]) & (rest <= 0.6 * self.tolerance)
+        return (bright > 0.03) & (share > _SHADE[0]) & (share < _SHADE[1]) & (rest <= self.tolerance)
 
     def removed(self, frame: Picture, fitting: Fitting, prior: float | str) -> Picture:
         """What a model sees of a frame: its foreground, on what the model takes for nothing.
@@ -124,15 +131,14 @@ def learn(samples: Picture) -> Ground:
     return Ground("median", picture, tolerance.astype(np.float32))
 
 
-def flat(ground: Ground) -> tuple[Ground, float]:
-    """The same ground as one colour, its most common one; and how much of it has that colour."""
-    pixels = ground.picture.reshape(len(ground.picture), -1).T[:, :, None, None]  # (P,C,1,1): pixels as samples
-    step = -(-len(pixels) // 1024)
-    colour = _most_common(pixels[::step], 2 * _LEAST)
-    even = np.broadcast_to(colour, ground.picture.shape)
-    share = float((np.abs(ground.picture - even).max(axis=0) <= 2 * _LEAST).mean())
-    tolerance = np.maximum(ground.tolerance, 2 * _LEAST)
-    return Ground("flat", np.ascontiguousarray(even, np.float32), tolerance), share
+def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
+    """The ground as one colour, the clip's most common one; and how many of the pixels have it now and then."""
+    few = samples[:: -(-len(samples) // 10)]
+    pixels = few.transpose(0, 2, 3, 1).reshape(-1, few.shape[1], 1, 1)  # (P,C,1,1): pixels as samples
+    colour = _most_common(pixels[:: -(-len(pixels) // 2048)], _LEAST)
+    often = (np.abs(samples - colour).max(axis=1) <= _LEAST).mean(axis=0) >= _OFTEN
+    even = np.ascontiguousarray(np.broadcast_to(colour, ground.picture.shape), np.float32)
+    return Ground("flat", even, np.maximum(ground.tolerance, 1.5 * _LEAST)), float(often.mean())
 
 
 def from_file(path: str, fitting: Fitting) -> Ground:
@@ -147,18 +153,25 @@ def choose(samples: Picture) -> tuple[Ground | None, str]:
     """The ground that a clip asks for, if any, and why in a few words."""
     if len(samples) < FEW:
         return None, f"none: {FEW} frames or more would tell it"
-    if np.isin(samples, (0, 1)).mean() > 0.98:
+    black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())
+    if 1 - black - white < 0.5 * min(black, white) and white < 0.75:
         return None, "none: the frames are black and white already"
-    fixed = learn(samples)
-    even, share = flat(fixed)
+    if _noise(samples) > _LEAST:
+        changed = (np.abs(np.diff(samples, axis=0)).max(axis=1) > 2 * _LEAST).mean()
+        return None, f"none: the camera moves, or everything does ({changed:.0%} of the pixels change)"
+    ground = learn(samples)
+    even, share = flat(samples, ground)
+    kind = f"flat: {share:.0%} of it has one colour"
     if share >= _FLAT:
-        return even, f"flat: {share:.0%} of it has one colour"
-    changed = [float(fixed.foreground(frame)[0].mean()) for frame in samples]
+        ground = even
+    changed = [float(ground.foreground(frame)[0].mean()) for frame in samples]
     if np.median(changed) > _MOVING:
         return None, f"none: the camera moves, or everything does ({np.median(changed):.0%} of the pixels change)"
     if max(changed) < _STILL:
         return None, "none: nothing moves in front of it"
-    return fixed, f"median: the camera stands still ({np.median(changed):.0%} of the pixels change)"
+    if ground.kind == "median":
+        kind = f"median: the camera stands still ({np.median(changed):.0%} of the pixels change)"
+    return ground, kind
 
 
 def _noise(samples: Picture) -> float:
