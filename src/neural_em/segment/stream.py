@@ -27,7 +27,7 @@ _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
 RACE = 20  # frames that starts are compared over
 _EARLY = 1  # steps on the first frame for every second start
 _KNOWN, _REMEMBERED = 10, 30  # frames whose losses say what is usual: at least, at most
-_JUMP = 1.5  # a loss that is larger than usual by so many times the usual one means that the scene is lost
+_JUMP = 0.9  # a loss that is larger than usual by so many times the usual one means that the scene is lost
 
 Item = TypeVar("Item")
 
@@ -61,6 +61,7 @@ class Stream:
         self._old = False  # whether the first in a race is no new start
         self._labels: Tensor | None = None  # (H,W): 0 or the component, of the last frame
         self._usual: deque[float] = deque(maxlen=_REMEMBERED)
+        self._jump = _JUMP
 
     def look(self, frame: NDArray[np.float32]) -> Step:
         """Takes the next frame (C,H,W), in [0, 1] and of the model's size; gives what EM makes of it now."""
@@ -150,7 +151,7 @@ class Stream:
         if len(self._usual) >= _KNOWN:
             usual = statistics.median(self._usual)
             spread = 1.4826 * statistics.median(abs(each - usual) for each in self._usual)
-            if loss > usual + max(_JUMP * abs(usual), 6 * spread):
+            if loss > usual + max(self._jump * abs(usual), 6 * spread):
                 return True
         self._usual.append(loss)
         return False
@@ -191,6 +192,8 @@ class Stream:
 
     def _keep(self) -> None:
         assert self._state is not None
+        if self._old and self._best == 0:
+            self._jump *= 2  # a false alarm: races cost time
         self._winner, only = self._best, slice(self._best, self._best + 1)
         self._state = State(*(None if part is None else part[only] for part in self._state))  # type: ignore[arg-type]
         self._sums, self._loss = self._sums[only], self._loss[only]
