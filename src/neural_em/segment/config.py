@@ -13,7 +13,7 @@ from neural_em.model import BaseConfig
 
 Channels = Literal["grey", "binary", "colour"]
 MAX_COMPONENTS = 64  # as many as can be told apart by colour
-SPARE = 8  # components for an unknown number of objects, at least
+SPARE = 12  # components for an unknown number of objects, at least
 
 
 @dataclass(frozen=True)

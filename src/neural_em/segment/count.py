@@ -42,10 +42,10 @@ class Counter:
         merged = torch.zeros_like(gamma)
         kept: list[int] = []
         for k in self._share.argsort(descending=True).tolist():
-            if self._share[k] < _SHARE:
-                continue
             twin = next((other for other in kept if self._same[k, other] > _SAME), None)
-            merged[k if twin is None else twin] += gamma[k]
-            if twin is None:
+            if twin is not None:
+                merged[twin] += gamma[k]
+            elif self._share[k] >= _SHARE:
+                merged[k] = gamma[k]
                 kept.append(k)
         return merged if kept else gamma

@@ -25,8 +25,9 @@ LARGEST_SIDE = 128  # of the frames that are looked at, unless the model's are l
 SAMPLES, LOOKED_AT = 50, 4000  # frames that the ground is learned from; frames to choose them from
 FEW = 8  # frames that say too little
 _LEAST = 0.05  # a difference that no camera makes visible
-_FLAT, _MOVING, _STILL = 0.8, 0.5, 0.001  # shares of pixels, see `choose`
-_OFTEN = 0.15  # share of the frames in which a pixel shows the ground at least, where that is of one colour
+_FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
+# of a ground of one colour: the share of frames in which a pixel shows it, and of all pixels that show it, at least
+_OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
 _SHADE = (0.4, 1.6)  # how bright a shadow leaves the ground, at least; how bright it is without, at most
 
@@ -120,7 +121,7 @@ def sampled(frames: Iterable[Picture]) -> Picture:
 
 def learn(samples: Picture) -> Ground:
     """The ground as what each pixel is most often, however much moves in front of it."""
-    noise = _noise(samples)
+    noise = min(_noise(samples), _LEAST)  # more is motion
     near = max(_LEAST, 4 * noise)
     picture = _most_common(samples, near)
     difference = np.abs(samples - picture).max(axis=1)
@@ -136,9 +137,10 @@ def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
     few = samples[:: -(-len(samples) // 10)]
     pixels = few.transpose(0, 2, 3, 1).reshape(-1, few.shape[1], 1, 1)  # (P,C,1,1): pixels as samples
     colour = _most_common(pixels[:: -(-len(pixels) // 2048)], _LEAST)
-    often = (np.abs(samples - colour).max(axis=1) <= _LEAST).mean(axis=0) >= _OFTEN
+    shown = (np.abs(samples - colour).max(axis=1) <= _LEAST).mean(axis=0)
+    often = (shown >= _OFTEN) & (shown.mean() >= _COMMON)
     even = np.ascontiguousarray(np.broadcast_to(colour, ground.picture.shape), np.float32)
-    return Ground("flat", even, np.maximum(ground.tolerance, 1.5 * _LEAST)), float(often.mean())
+    return Ground("flat", even, np.clip(ground.tolerance, 1.5 * _LEAST, 3 * _LEAST)), float(often.mean())
 
 
 def from_file(path: str, fitting: Fitting) -> Ground:
@@ -156,23 +158,35 @@ def choose(samples: Picture) -> tuple[Ground | None, str]:
     black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())
     if 1 - black - white < 0.5 * min(black, white) and white < 0.75:
         return None, "none: the frames are black and white already"
-    half = len(samples) // 2  # frames that lie far apart, so that a slow camera has moved on
-    far = float((np.abs(samples[half : 2 * half] - samples[:half]).max(axis=1) > 2 * _LEAST).mean())
-    if far > _MOVING:
-        return None, f"none: the camera moves, or everything does ({far:.0%} of the pixels change)"
     ground = learn(samples)
     even, share = flat(samples, ground)
-    kind = f"flat: {share:.0%} of it has one colour"
-    if share >= _FLAT:
-        ground = even
-    changed = [float(ground.foreground(frame)[0].mean()) for frame in samples]
-    if np.median(changed) > _MOVING:
-        return None, f"none: most of the picture ({np.median(changed):.0%}) is not of the ground's colour"
-    if max(changed) < _STILL:
+    if share >= _FLAT and _changed(even, samples) <= _MOVING:
+        return even, f"flat: {share:.0%} of it has one colour"
+    changed = _changed(ground, samples)
+    if changed > _MOVING or _camera_moves(samples):
+        return None, "none: the camera moves, so the clip does not tell its ground"
+    if changed < _STILL:
         return None, "none: nothing moves in front of it"
-    if ground.kind == "median":
-        kind = f"median: the camera stands still ({np.median(changed):.0%} of the pixels change)"
-    return ground, kind
+    return ground, f"median: the camera stands still ({changed:.0%} of the pixels are in front of it)"
+
+
+def _changed(ground: Ground, samples: Picture) -> float:
+    """The usual share of the pixels that are not ground."""
+    return float(np.median([ground.foreground(frame)[0].mean() for frame in samples]))
+
+
+def _camera_moves(samples: Picture) -> bool:
+    """Whether most samples fit the one before them much better when they are shifted as a whole."""
+    grey = samples.mean(axis=1)
+    grey = grey - ndimage.uniform_filter(grey, (0, 9, 9))  # where light comes from does not matter
+    moved = 0
+    for before, after in zip(grey, grey[1:], strict=False):
+        spectrum = np.fft.rfft2(before) * np.conj(np.fft.rfft2(after))
+        match = np.fft.irfft2(spectrum, before.shape)
+        y, x = np.unravel_index(match.argmax(), match.shape)
+        shifted = np.roll(after, (y, x), axis=(0, 1))
+        moved += np.abs(shifted - before).mean() < 0.7 * np.abs(after - before).mean()
+    return moved > 0.5 * (len(grey) - 1)
 
 
 def _noise(samples: Picture) -> float:

@@ -53,7 +53,8 @@ class Watch:
         rows = np.array(self._rows or [(0.0,) * 8])
         share, pixels, known, largest, pure, patches, objects, loss = rows.T
         total = max(1.0, float(pixels.sum()))
-        ratio = None if not self._usual else float(loss.sum()) / total / self._usual
+        seen = pixels > 0
+        ratio = float(np.median(loss[seen] / pixels[seen])) / self._usual if self._usual and seen.any() else None
         stream = self._segmentation.stream
         measured = {
             "foreground": float(share.mean()), "explained": float(known.sum()) / total,
