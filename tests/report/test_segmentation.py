@@ -20,7 +20,6 @@ from neural_em.report.colours import palette
 from neural_em.report.segmentation import overlay, write_segmentation
 from neural_em.segment import SCORES, Segmented, Step
 
-
 OTHERS = {"ami_arithmetic": 0.5, "ari": 0.25, "iou": 1.0, "ami_max_visible": 0.75, "ari_visible": 0.5, "covered": 0.9}
 
 

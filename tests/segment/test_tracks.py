@@ -71,8 +71,7 @@ def scored(truth: list[np.ndarray], labels: list[np.ndarray]) -> dict[str, float
 
 
 def test_scores_of_tracks_by_hand() -> None:
-    """Two objects in four frames. The first is found always, in the last two frames as a new one; the second is missed
-    in one frame. Once there is something where nothing is."""
+    """Two objects in four frames. The second is missed once, and once there is something where nothing is."""
     truth = [frame((1, 5, 2), (2, 30, 12)) for _ in range(4)]
     assert scored(truth, truth) == {"mota": 1, "idf1": 1, "identity_switches": 0}
     labels = [frame((1, 5, 2), (2, 30, 12)), frame((1, 5, 2)), frame((1, 5, 2), (2, 30, 12), (3, 50, 2)), truth[3]]

@@ -20,9 +20,9 @@ def segment(
     out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default=False)] = None,
     model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
     components: Annotated[
-        str | None, typer.Option(help="Number of components, K; auto: as many as there are objects.",
-                                 show_default="as trained")
-    ] = None,  # fmt: skip
+        str | None,
+        typer.Option(help="Number of components, K; auto: as many as there are objects.", show_default="as trained"),
+    ] = None,
     masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
     background: Annotated[
         str, typer.Option(help="Ground to take away: auto, none, median, flat, or a picture of the empty scene.")
@@ -33,7 +33,9 @@ def segment(
     separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
     fit: Annotated[
         str | None,
-        typer.Option(help="How to fit frames: resize, crop, crop-resize or none.", show_default="as trained, or resize"),
+        typer.Option(
+            help="How to fit frames: resize, crop, crop-resize or none.", show_default="as trained, or resize"
+        ),
     ] = None,
     channels: Annotated[
         str | None, typer.Option(help="Read frames as grey, binary or colour.", show_default="the model's")
@@ -48,7 +50,9 @@ def segment(
     fps: Annotated[
         float | None, typer.Option(help="Frames per second of the video.", show_default="the input's, else 10")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="Of raw frames from standard input: HxW, or HxWx3 for colour.")] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Of raw frames from standard input: HxW, or HxWx3 for colour.")
+    ] = None,
     labels: Annotated[str, typer.Option(help="Without --out, to standard output: json, png or npy.")] = "json",
     seed: options.Seed = 0,
     device: options.Device = "auto",
@@ -59,6 +63,7 @@ def segment(
     predictions, theta and an overlay video go into the folder of --out. With - for INPUT, frames are read from
     standard input, JPEG pictures or raw ones of a --size; without --out their labels are written as they come.
     """
+    from neural_em.report.movie import check_movie
     from neural_em.runs.find import find_runs
     from neural_em.segment import SegmentConfig
     from neural_em.segment import segment as frames_of
@@ -80,10 +85,11 @@ def segment(
     if live:
         _stream(frames, labels)
         return
+    rate = (clip.fps / every if clip.fps else None) if fps is None else fps
+    check_movie(movie, rate)
     typer.echo(f"background: {printable(frames.choice)}")
     watch = Watch(frames, usual_loss(run, network, choose(device)))
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}
-    rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)
 
@@ -162,7 +168,9 @@ def _tell(written: Any) -> None:
         typer.echo(f"AMI {last['ami_max']:.3f} on the last scored frame, {mean['ami_max']:.3f} on average over "
                    f"{scores['scored_frames']} frames")  # fmt: skip
         if mean["covered"] < 0.995 and mean["ami_max_visible"] is not None:
-            typer.echo(f"AMI {mean['ami_max_visible']:.3f} on the {mean['covered']:.0%} of their pixels that have a label")
+            typer.echo(
+                f"AMI {mean['ami_max_visible']:.3f} on the {mean['covered']:.0%} of their pixels that have a label"
+            )
     objects = summary["objects"]
     if "mota" in objects:
         typer.echo(f"tracks: MOTA {objects['mota']:.3f}, IDF1 {objects['idf1']:.3f}")

@@ -32,7 +32,10 @@ SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", 
 GROUND = "ground.png"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
-_SOMETIMES = (SCORE_TABLE, GROUND, TABLE, COCO, f"{LABELS}/*.png", *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")))
+_SOMETIMES = (
+    SCORE_TABLE, GROUND, TABLE, COCO, f"{LABELS}/*.png",
+    *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")),
+)  # fmt: skip
 SMALLEST_SIDE, LARGEST_SIDE = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 

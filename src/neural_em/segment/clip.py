@@ -64,7 +64,7 @@ class Segmentation(Iterator[Segmented]):
         self.fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
         self._look: Fitting | None = None
         self._counter = Counter()
-        frames = iter(islice(enumerate(clip), 0, None, config.every))
+        frames: Iterator[tuple[int, Frame]] = islice(enumerate(clip), 0, None, config.every)
         self.ground: Ground | None = None
         self.choice = "none"
         frames = self._learn(frames)
@@ -96,7 +96,10 @@ class Segmentation(Iterator[Segmented]):
             self.ground, self.choice = grounds.choose(samples)
         else:
             learned = grounds.learn(samples)
-            self.ground, self.choice = learned if config.background == "median" else grounds.flat(samples, learned)[0], "as asked"
+            self.ground, self.choice = (
+                learned if config.background == "median" else grounds.flat(samples, learned)[0],
+                "as asked",
+            )
         return chain(ahead, frames)
 
     def _settled(self, once: bool) -> bool:

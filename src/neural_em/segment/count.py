@@ -28,7 +28,9 @@ class Counter:
         owner = step.gamma.argmax(dim=0)[there]
         pixels = torch.bincount(owner, minlength=K).double()
         share = pixels / max(1, len(owner)) * (pixels >= _PIXELS)
-        shape = ((step.psi - prior).abs().amax(dim=1) > 0.5 * (x - prior).abs().amax().clamp(min=0.2)).flatten(1).double()
+        shape = (
+            ((step.psi - prior).abs().amax(dim=1) > 0.5 * (x - prior).abs().amax().clamp(min=0.2)).flatten(1).double()
+        )
         both = shape @ shape.T
         area = shape.sum(dim=1)
         same = both / (area[:, None] + area[None, :] - both).clamp(min=1)

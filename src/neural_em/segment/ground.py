@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,11 @@ class Ground:
 
 def looked_at(fitting: Fitting, colour: bool, size: tuple[int, int]) -> Fitting:
     """How to look at frames of a size (H',W'): in colour where they are, a whole number of times larger than fitted."""
-    larger = min(size[0] // fitting.height, size[1] // fitting.width, LARGEST_SIDE // max(fitting.height, fitting.width))
+    larger = min(
+        size[0] // fitting.height, size[1] // fitting.width, LARGEST_SIDE // max(fitting.height, fitting.width)
+    )
     factor = 1 if fitting.fit in ("none", "crop") else max(1, larger)
-    return Fitting(fitting.height * factor, fitting.width * factor, "colour" if colour else "grey", fitting.fit)
+    return Fitting(H * factor, W * factor, "colour" if colour else "grey", fitting.fit)
 
 
 def _reduced(frame: Picture, size: tuple[int, int]) -> Picture:
@@ -160,7 +163,7 @@ def choose(samples: Picture) -> tuple[Ground | None, str]:
         return None, "none: the frames are black and white already"
     ground = learn(samples)
     even, share = flat(samples, ground)
-    if share >= _FLAT and _changed(even, samples) <= _MOVING:
+    if share >= _FLAT and _changed(even, samples) <= _MOVING and not _camera_moves(samples, even):
         return even, f"flat: {share:.0%} of it has one colour"
     changed = _changed(ground, samples)
     if changed > _MOVING or _camera_moves(samples):
@@ -175,17 +178,19 @@ def _changed(ground: Ground, samples: Picture) -> float:
     return float(np.median([ground.foreground(frame)[0].mean() for frame in samples]))
 
 
-def _camera_moves(samples: Picture) -> bool:
-    """Whether most samples fit the one before them much better when they are shifted as a whole."""
+def _camera_moves(samples: Picture, ground: Ground | None = None) -> bool:
+    """Whether most samples fit the one before much better shifted as a whole; what is known to be in front left out."""
     grey = samples.mean(axis=1)
     grey = grey - ndimage.uniform_filter(grey, (0, 9, 9))  # where light comes from does not matter
+    if ground is not None:
+        front = [ndimage.binary_dilation(ground.foreground(frame)[0], iterations=5) for frame in samples]
+        grey = np.where(front, 0, grey)
     moved = 0
-    for before, after in zip(grey, grey[1:], strict=False):
-        spectrum = np.fft.rfft2(before) * np.conj(np.fft.rfft2(after))
-        match = np.fft.irfft2(spectrum, before.shape)
-        y, x = np.unravel_index(match.argmax(), match.shape)
-        shifted = np.roll(after, (y, x), axis=(0, 1))
-        moved += np.abs(shifted - before).mean() < 0.7 * np.abs(after - before).mean()
+    for before, after in pairwise(grey):
+        match = np.fft.irfft2(np.fft.rfft2(before) * np.conj(np.fft.rfft2(after)), before.shape)
+        shifted = np.roll(after, np.unravel_index(match.argmax(), match.shape), axis=(0, 1))
+        change = np.abs(after - before).mean()
+        moved += change > 0.002 and np.abs(shifted - before).mean() < 0.7 * change
     return moved > 0.5 * (len(grey) - 1)
 
 

@@ -25,7 +25,6 @@ from neural_em.segment.pixels import Step, background, foreground, prior_of
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
 RACE = 20  # frames that starts are compared over
-_EARLY = 1  # steps on the first frame for every second start
 _KNOWN, _REMEMBERED = 10, 30  # frames whose losses say what is usual: at least, at most
 _JUMP = 0.9  # a loss that is larger than usual by so many times the usual one means that the scene is lost
 
@@ -119,10 +118,9 @@ class Stream:
         starts = torch.arange(config.starts)
         keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
         image = x.expand(config.starts, -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
-        first, taken = None, 0
+        first = None
         for last in infer(self._model, image, config.components, keys, config.steps):
-            taken += 1
-            first = last if taken <= _EARLY else first
+            first = first or last
         assert first is not None
         if config.separate:
             return last.state, last.info.total

@@ -91,7 +91,8 @@ class Tracker:
 def _found(labels: Labels, frame: int) -> list[Place]:
     """The objects of a frame, without numbers."""
     places = []
-    for label, part in enumerate(ndimage.find_objects(labels.astype(np.int32)), start=1):
+    parts: list[Any] = ndimage.find_objects(labels.astype(np.int32))  # None where a label is not there
+    for label, part in enumerate(parts, start=1):
         if part is None:
             continue
         rows, columns = np.nonzero(labels[part] == label)
@@ -135,7 +136,7 @@ class TrackScores:
             own = (labels == place.label) & (groups > 0)
             for i, group in enumerate(objects):
                 true = groups == group
-                overlap[i, j] = np.count_nonzero(own & true) / max(1, np.count_nonzero(own | true))
+                overlap[i, j] = int((own & true).sum()) / max(1, int((own | true).sum()))
         good = overlap >= 0.5
         self._both.update((objects[i], numbers[j]) for i, j in zip(*np.nonzero(good), strict=True))
         # whom an object was found as before comes first, as in CLEAR MOT
@@ -144,7 +145,7 @@ class TrackScores:
         for i, j in zip(*linear_sum_assignment(value, maximize=True), strict=True):
             if good[i, j]:
                 self._hits += 1
-                self._switches += self._last.get(objects[i], numbers[j]) != numbers[j]
+                self._switches += int(self._last.get(objects[i], numbers[j]) != numbers[j])
                 self._last[objects[i]] = numbers[j]
 
     def scores(self) -> dict[str, float]:
