@@ -96,10 +96,8 @@ class Segmentation(Iterator[Segmented]):
             self.ground, self.choice = grounds.choose(samples)
         else:
             learned = grounds.learn(samples)
-            self.ground, self.choice = (
-                learned if config.background == "median" else grounds.flat(samples, learned)[0],
-                "as asked",
-            )
+            self.ground = learned if config.background == "median" else grounds.flat(samples, learned)[0]
+            self.choice = f"{config.background}: as asked"
         return chain(ahead, frames)
 
     def _settled(self, once: bool) -> bool:

@@ -28,9 +28,8 @@ class Counter:
         owner = step.gamma.argmax(dim=0)[there]
         pixels = torch.bincount(owner, minlength=K).double()
         share = pixels / max(1, len(owner)) * (pixels >= _PIXELS)
-        shape = (
-            ((step.psi - prior).abs().amax(dim=1) > 0.5 * (x - prior).abs().amax().clamp(min=0.2)).flatten(1).double()
-        )
+        strong = 0.5 * (x - prior).abs().amax().clamp(min=0.2)
+        shape = ((step.psi - prior).abs().amax(dim=1) > strong).flatten(1).double()
         both = shape @ shape.T
         area = shape.sum(dim=1)
         same = both / (area[:, None] + area[None, :] - both).clamp(min=1)

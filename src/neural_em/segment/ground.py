@@ -88,10 +88,9 @@ class Ground:
 
 def looked_at(fitting: Fitting, colour: bool, size: tuple[int, int]) -> Fitting:
     """How to look at frames of a size (H',W'): in colour where they are, a whole number of times larger than fitted."""
-    larger = min(
-        size[0] // fitting.height, size[1] // fitting.width, LARGEST_SIDE // max(fitting.height, fitting.width)
-    )
-    factor = 1 if fitting.fit in ("none", "crop") else max(1, larger)
+    H, W = fitting.height, fitting.width
+    factor = max(1, min(size[0] // H, size[1] // W, LARGEST_SIDE // max(H, W)))
+    factor = 1 if fitting.fit in ("none", "crop") else factor
     return Fitting(H * factor, W * factor, "colour" if colour else "grey", fitting.fit)
 
 

@@ -142,11 +142,12 @@ class TrackScores:
         # whom an object was found as before comes first, as in CLEAR MOT
         kept = np.array([[self._last.get(each) == number for number in numbers] for each in objects])
         value = good * (overlap + (kept if kept.size else 0.0))
-        for i, j in zip(*linear_sum_assignment(value, maximize=True), strict=True):
-            if good[i, j]:
+        for row, column in zip(*linear_sum_assignment(value, maximize=True), strict=True):
+            if good[row, column]:
+                each, number = objects[row], numbers[column]
                 self._hits += 1
-                self._switches += int(self._last.get(objects[i], numbers[j]) != numbers[j])
-                self._last[objects[i]] = numbers[j]
+                self._switches += self._last.get(each, number) != number
+                self._last[each] = number
 
     def scores(self) -> dict[str, float]:
         """MOTA, IDF1, and how often an object changed its number."""
