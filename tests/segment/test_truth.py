@@ -85,7 +85,7 @@ def test_the_usual_loss_is_that_of_the_models_own_data(tmp_path: Path) -> None:
     """On other sequences of the same kind the shipped model's loss is about its usual one."""
     model = neural_em.pretrained("flying-shapes")
     (run,) = find_runs(["flying-shapes"]).runs
-    usual = usual_loss(run, model, "cpu")
+    usual = usual_loss(run, model, 5, "cpu")
     assert usual is not None
     np.save(tmp_path / "clip.npy", flying_shapes(1, frames=25, seed=3, split="test")[0][:, 0, 0].numpy())
     segmentation = segment(tmp_path / "clip.npy", model, SegmentConfig(5, starts=1))
@@ -98,4 +98,4 @@ def test_the_usual_loss_is_that_of_the_models_own_data(tmp_path: Path) -> None:
 
 def test_a_model_whose_data_would_have_to_be_fetched_has_no_usual_loss() -> None:
     (run,) = find_runs(["flying-mnist"]).runs
-    assert usual_loss(run, neural_em.pretrained("flying-mnist"), "cpu") is None
+    assert usual_loss(run, neural_em.pretrained("flying-mnist"), 2, "cpu") is None

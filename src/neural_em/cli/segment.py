@@ -88,7 +88,7 @@ def segment(
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
     typer.echo(f"background: {printable(frames.choice)}")
-    watch = Watch(frames, usual_loss(run, network, choose(device)))
+    watch = Watch(frames, usual_loss(run, network, count, choose(device)))
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)

@@ -111,7 +111,7 @@ class Watch:
         return [doubt for doubt, holds in doubts.items() if holds]
 
 
-def usual_loss(run: TrainedRun, model: Model, device: torch.device | str) -> float | None:
+def usual_loss(run: TrainedRun, model: Model, components: int, device: torch.device | str) -> float | None:
     """The loss a pixel of foreground on a model's own data; None where these cannot be had without asking anybody."""
     data = run.experiment.data
     if not run.data_known or hasattr(data, "mnist"):  # digits may have to be fetched
@@ -123,7 +123,7 @@ def usual_loss(run: TrainedRun, model: Model, device: torch.device | str) -> flo
         return None
     B = x.shape[1]
     with torch.inference_mode():
-        every = infer(model, x, run.experiment.training.components, keys(0, torch.arange(B), device=x.device))
+        every = infer(model, x, components, keys(0, torch.arange(B), device=x.device))
         steps = [each for each in every if each.x_next is not None]
     loss = pixels = 0.0
     for step in steps[min(_FIRST, len(steps) - 1) :]:
