@@ -26,11 +26,14 @@ def test_places_and_velocities() -> None:
     assert second.velocity == (2, -1)
 
 
-def test_components_keep_their_objects_through_a_crossing() -> None:
+@pytest.mark.parametrize("bounce", [False, True])
+def test_components_keep_their_objects_where_they_meet(bounce: bool) -> None:
+    """Two objects pass each other, or touch and turn back, which their velocities alone would not tell."""
     tracker = Tracker()
     numbers = []
-    for t in range(20):
-        places = tracker.add(frame((1, 2 + 2 * t, 2), (2, 40 - 2 * t, 4)))
+    for t in range(16):
+        x = 3 * t if not bounce or t < 8 else 3 * (15 - t)
+        places = tracker.add(frame((1, 2 + x, 2), (2, 48 - x, 2 if bounce else 7)))
         numbers.append({place.label: place.object for place in places})
     assert all(each == numbers[0] for each in numbers)
 
