@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,10 @@ import pytest
 from PIL import Image
 
 import neural_em
+from neural_em import config
+from neural_em.data import DataConfig
 from neural_em.data.images import read_labels
+from neural_em.experiments import Experiment
 from tests.known import BARS, GROUPS, known_model
 
 
@@ -137,11 +143,110 @@ def test_a_run_folder_is_a_model_and_options_reach_it(run_nem, tmp_path: Path, h
         assert arrays["gamma"].shape == (4, 4, 6, 6)
 
 
+def test_a_run_s_own_way_of_reading_frames(run_nem, tmp_path: Path, hand_made) -> None:  # type: ignore[no-untyped-def]
+    """A run that was trained on files as grey, cropped and resized reads frames like that, unless told otherwise."""
+    folder = hand_made().folder
+    settings = config.read(Experiment, folder / "config.yaml")
+    given = {"path": str(tmp_path / "clip.npy"), "channels": "grey", "fit": "crop-resize", "threshold": 0.25}
+    files = DataConfig("file", height=6, width=6, **given)
+    config.write(replace(settings, data=files), folder / "config.yaml")
+    np.save(tmp_path / "clip.npy", np.stack([np.pad(np.kron(BARS, np.full((4, 4), 153)), ((0, 0), (8, 8)))] * 3)
+            .astype(np.uint8))  # fmt: skip
+    ended = run_nem("segment", "clip.npy", "--model", folder, "--out", "out")
+    assert ended.status == 0, ended.errors
+    summary = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    assert [summary[name] for name in ("fit", "channels", "threshold")] == ["crop-resize", "grey", 0.25]
+    with np.load(tmp_path / "out" / "segmentation.npz") as arrays:
+        seen = arrays["frames"][0, 0]  # smoothed where the bars end
+    assert np.array_equal(seen > 0.3, BARS > 0)
+    assert seen.max() == pytest.approx(0.6)
+    run_nem("segment", "clip.npy", "--model", folder, "--out", "out", "--channels", "binary", "--fit", "resize")
+    summary = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    assert [summary[name] for name in ("fit", "channels")] == ["resize", "binary"]
+
+
+def test_tracks_and_the_ground_are_written(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    """The bars in front of a grey wall, of which there is a picture."""
+    frames = np.where(np.stack([BARS] * 4) > 0, 230, 90).astype(np.uint8)
+    Image.fromarray(np.full((6, 6), 90, np.uint8)).save(tmp_path / "wall.png")
+    np.savez(tmp_path / "clip.npz", frames=frames, groups=np.stack([GROUPS] * 4))
+    ended = run_nem("segment", "clip.npz", "--model", weights, "--out", "out", "--background", "wall.png")
+    assert ended.status == 0, ended.errors
+    assert "background: wall.png\n" in ended.out
+    assert "tracks: MOTA 1.000, IDF1 1.000" in ended.out
+    out = tmp_path / "out"
+    assert set(np.unique(np.asarray(Image.open(out / "ground.png")))) == {90}
+    with open(out / "tracks.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lower = [row for row in rows if row["y"] == "4"]
+    assert (len(rows), [int(row["frame"]) for row in lower]) == (8, [0, 1, 2, 3])
+    assert len({row["object"] for row in lower}) == 1
+    assert (lower[0]["width"], lower[0]["height"], lower[0]["area"]) == ("6", "2", "12")
+    assert (lower[3]["centroid_x"], lower[3]["centroid_y"], lower[3]["velocity_x"]) == ("2.50", "4.50", "0.00")
+    coco = json.loads((out / "tracks.json").read_text())
+    assert [image["objects"] for image in coco["images"]] == [2] * 4
+    masks = [each["segmentation"]["counts"] for each in coco["annotations"] if each["bbox"] == [0, 4, 6, 2]]
+    assert masks == [[4, *[2, 4] * 5, 2]] * 4
+    assert json.loads((out / "segmentation.json").read_text())["objects"]["tracks"] == 2
+
+
+def test_as_many_components_as_there_are_objects(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    ended = run_nem("segment", inputs(tmp_path)["clip.npy"], "--model", weights, "--out", "out", "--components", "auto")
+    assert ended.status == 0, ended.errors
+    assert "2.0 objects a frame" in ended.out
+    summary = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    assert summary["objects"]["most"] == 2
+
+
+def test_it_says_when_it_sees_nothing_and_ends_well(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "dark.npy", np.stack([BARS * 0.3] * 3))
+    ended = run_nem("segment", "dark.npy", "--model", weights, "--out", "out")
+    assert ended.status == 0
+    assert "nem: frames are 0 % white: use --invert or --threshold\n" in ended.errors
+
+
+def pipe(tmp_path: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "neural_em", "segment", "-", "--device", "cpu", *arguments]
+    return subprocess.run(command, input=data, cwd=tmp_path, capture_output=True, check=False)
+
+
+def test_frames_from_standard_input(tmp_path: Path, weights: str) -> None:
+    raw = np.stack([np.kron(BARS, np.full((2, 2), 255)).astype(np.uint8)] * 5).tobytes()
+    done = pipe(tmp_path, raw, "--size", "12x12", "--model", weights)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["frame"], line["count"]) for line in lines] == [(t, 2) for t in range(5)]
+    assert sorted(each["box"] for each in lines[0]["objects"]) == [[0, 0, 12, 4], [0, 8, 12, 4]]
+    done = pipe(tmp_path, raw, "--size", "12x12", "--model", weights, "--labels", "npy")
+    held = io.BytesIO(done.stdout)
+    for _ in range(5):
+        assert np.array_equal(np.load(held) > 0, np.kron(BARS, np.ones((2, 2))) > 0)
+    assert held.read() == b""
+    done = pipe(tmp_path, b"no frames", "--model", weights)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1].startswith("nem: standard input: expected JPEG pictures")
+
+
+def test_pictures_from_standard_input_into_a_folder(tmp_path: Path, weights: str) -> None:
+    held = io.BytesIO()
+    for _ in range(3):
+        Image.fromarray(np.kron(BARS, np.full((8, 8), 255)).astype(np.uint8)).save(held, "jpeg")
+    done = pipe(tmp_path, held.getvalue(), "--model", weights, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out" / "labels").iterdir())) == 3
+    done = pipe(tmp_path, held.getvalue(), "--model", weights, "--labels", "png")
+    assert done.stdout.count(b"\x89PNG") == 3
+
+
 WRONG: dict[str, tuple[list[str], str]] = {
     "no such input": (["nowhere.png"], "nowhere.png"),
     "not an input": (["known.safetensors"], "known.safetensors: expected an image"),
     "no such model": (["clip.npy", "--model", "nowhere"], "model: expected a shipped model"),
     "not a model": (["clip.npy", "--model", "clip.npy"], "clip.npy: "),
+    "components in words": (["clip.npy", "--components", "many"], "components: expected a whole number or auto"),
+    "no such ground": (["clip.npy", "--background", "nowhere.png"], "nowhere.png"),
+    "every 0th": (["clip.npy", "--every", "0"], "every: expected an integer >= 1, got 0"),
+    "a size of a file": (["clip.npy", "--size", "6x6"], "--size is for frames from standard input"),
     "no components": (["clip.npy", "--components", "0"], "components: expected an integer from 1 to 64, got 0"),
     "fit": (["clip.npy", "--fit", "squeeze"], "fit: expected one of none, resize, crop, crop-resize"),
     "movie": (["clip.npy", "--movie", "avi"], "movie: expected one of mp4, gif, auto"),

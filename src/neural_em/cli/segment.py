@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from neural_em.cli import options
-from neural_em.errors import NeuralEMError
+from neural_em.errors import NeuralEMError, printable, refuse
 
 _USUAL = "flying-shapes"
 
 
 def segment(
     source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default=False)] = None,
     model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
-    components: options.Components = None,
+    components: Annotated[
+        str | None,
+        typer.Option(help="Number of components, K; auto: as many as there are objects.", show_default="as trained"),
+    ] = None,
     masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
+    background: Annotated[
+        str, typer.Option(help="Ground to take away: auto, none, median, flat, or a picture of the empty scene.")
+    ] = "auto",
+    every: Annotated[int, typer.Option(help="Look at every Nth frame only.")] = 1,
     steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
-    starts: Annotated[int, typer.Option(help="Random starts on the first frame; the best one is kept.")] = 5,
+    starts: Annotated[int, typer.Option(help="Random starts, run through the first frames; the best one is kept.")] = 8,
     separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
-    fit: Annotated[str, typer.Option(help="How to fit frames: resize, crop, crop-resize or none.")] = "resize",
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="How to fit frames: resize, crop, crop-resize or none.", show_default="as trained, or resize"
+        ),
+    ] = None,
     channels: Annotated[
         str | None, typer.Option(help="Read frames as grey, binary or colour.", show_default="the model's")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Binary frames are 1 above this value.")] = 0.5,
+    threshold: Annotated[
+        float | None, typer.Option(help="Binary frames are 1 above this value.", show_default="as trained, or 0.5")
+    ] = None,
     invert: Annotated[
         bool, typer.Option("--invert", help="Invert the frames, for objects darker than their background.")
     ] = False,
@@ -35,36 +50,112 @@ def segment(
     fps: Annotated[
         float | None, typer.Option(help="Frames per second of the video.", show_default="the input's, else 10")
     ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Of raw frames from standard input: HxW, or HxWx3 for colour.")
+    ] = None,
+    labels: Annotated[str, typer.Option(help="Without --out, to standard output: json, png or npy.")] = "json",
     seed: options.Seed = 0,
     device: options.Device = "auto",
 ) -> None:
     """Find the objects in an image or a video of your own.
 
-    INPUT is an image, a folder of images, a video, a GIF or an array. Label images, soft assignments, predictions,
-    theta, an overlay video and a page to step through go into the folder of --out.
+    INPUT is an image, a folder of images, a video, a GIF or an array. Label images, tracks, soft assignments,
+    predictions, theta, an overlay video and a page to step through go into the folder of --out. With - for INPUT, frames are read from
+    standard input, JPEG pictures or raw ones of a --size; without --out their labels are written as they come.
     """
-    from neural_em.data.sources import open_source
-    from neural_em.report.segmentation import write_segmentation
+    from neural_em.report.movie import check_movie
+    from neural_em.runs.find import find_runs
     from neural_em.segment import SegmentConfig
     from neural_em.segment import segment as frames_of
+    from neural_em.segment.truth import Watch, usual_loss
     from neural_em.storage.pretrained import find_model
     from neural_em.training.device import choose
 
+    if out is None and str(source) != "-":
+        raise NeuralEMError("missing option '--out' (see nem segment --help)")
     card = find_model(model)
-    count = card.components if components is None else components
-    if count is None:
-        raise NeuralEMError("--components is needed: the model's file does not say how many it has")
-    kinds: Any = {"fit": fit, "channels": channels}
-    config = SegmentConfig(count, steps, starts, separate, seed, threshold=threshold, invert=invert, **kinds)
-    clip = open_source(source, leave_out=masks)
-    frames = frames_of(clip, card.load(choose(device)), config, masks)
-    about = {"source": str(source), "model": card.name, **dataclasses.asdict(config)}
-    rate = (clip.fps or None) if fps is None else fps
+    (run,) = find_runs([card.path]).runs
+    clip = _clip(source, size, masks)
+    kinds = _reading(run, str(source), fit, channels, threshold, background)
+    count, auto = _count(components, card.components)
+    config = SegmentConfig(count, steps, starts, separate, seed, invert=invert, every=every, count=auto, **kinds)
+    network = card.load(choose(device))
+    live = out is None
+    frames = frames_of(clip, network, config, masks, live)
+    if live:
+        _stream(frames, labels)
+        return
+    rate = (clip.fps / every if clip.fps else None) if fps is None else fps
+    check_movie(movie, rate)
+    typer.echo(f"background: {printable(frames.choice)}")
+    watch = Watch(frames, usual_loss(run, network, count, choose(device)))
+    about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}
+    total = None if clip.length is None else -(-clip.length // every)
+    _write(cast(Path, out), frames, about, rate, movie, total, watch)
+
+
+def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, movie: str, total: int | None,
+           watch: Any) -> None:  # fmt: skip
+    from neural_em.report.segmentation import write_segmentation
+
+    name = Path(about["source"]).name
     with options.progress_bar() as bar:
-        written = write_segmentation(
-            out, frames, about, rate, movie, lambda done: bar(source.name, done, clip.length)
-        )  # fmt: skip
+        written = write_segmentation(out, frames, about, rate, movie, lambda done: bar(name, done, total), watch)
     _tell(written)
+    typer.echo(watch.line())
+    for warning in watch.warnings(about["source"]):
+        typer.echo(f"nem: {printable(warning)}", err=True)
+    typer.echo(f"look at: {written.path / written.files['page']}")
+
+
+def _stream(frames: Any, labels: str) -> None:
+    from neural_em.report.live import write_live
+
+    typer.echo(f"background: {frames.choice}", err=True)
+    write_live(sys.stdout.buffer, frames, labels)
+
+
+def _clip(source: Path, size: str | None, masks: Path | None) -> Any:
+    from neural_em.data.sources import open_source
+    from neural_em.segment.pipe import PipeSource, parse_size
+
+    if str(source) == "-":
+        return PipeSource(sys.stdin.buffer, None if size is None else parse_size(size))
+    if size is not None:
+        raise NeuralEMError("--size is for frames from standard input (-)")
+    return open_source(source, leave_out=masks)
+
+
+def _reading(run: Any, source: str, fit: str | None, channels: str | None, threshold: float | None,
+             background: str) -> dict[str, Any]:  # fmt: skip
+    """How to read frames: as asked, else as `nem evaluate` reads the user's data for this run."""
+    from neural_em.data import FileConfig
+    from neural_em.experiments.own_data import own_data
+
+    own = own_data(run, source, None)
+    trained = run.data_known and isinstance(run.experiment.data, FileConfig)
+    return {
+        "fit": own.fit if fit is None else fit,
+        "channels": own.channels if channels is None and trained else channels,
+        "threshold": own.threshold if threshold is None else threshold,
+        # a model that was trained on files knows them as they were read
+        "background": run.experiment.data.background if background == "auto" and trained else background,
+    }
+
+
+def _count(components: str | None, trained: int | None) -> tuple[int, bool]:
+    """How many components, and whether that is only more than enough."""
+    from neural_em.segment.config import SPARE
+
+    if components == "auto":
+        return max(SPARE, trained or 0), True
+    if components is None:
+        if trained is None:
+            raise NeuralEMError("--components is needed: the model's file does not say how many it has")
+        return trained, False
+    if not components.lstrip("-").isdecimal():
+        refuse("components", "a whole number or auto", repr(components))
+    return int(components), False
 
 
 def _tell(written: Any) -> None:
@@ -76,4 +167,10 @@ def _tell(written: Any) -> None:
         mean, last = scores["mean_over_frames"], scores["last_scored_frame"]
         typer.echo(f"AMI {last['ami_max']:.3f} on the last scored frame, {mean['ami_max']:.3f} on average over "
                    f"{scores['scored_frames']} frames")  # fmt: skip
-    typer.echo(f"look at: {written.path / written.files['page']}")
+        if mean["covered"] < 0.995 and mean["ami_max_visible"] is not None:
+            typer.echo(
+                f"AMI {mean['ami_max_visible']:.3f} on the {mean['covered']:.0%} of their pixels that have a label"
+            )
+    objects = summary["objects"]
+    if "mota" in objects:
+        typer.echo(f"tracks: MOTA {objects['mota']:.3f}, IDF1 {objects['idf1']:.3f}")

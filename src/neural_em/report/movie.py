@@ -82,10 +82,16 @@ Movie = Gif | Mp4
 KINDS: dict[str, type[Gif] | type[Mp4]] = {"mp4": Mp4, "gif": Gif}
 
 
+def check_movie(kind: str, fps: float | None) -> None:
+    """Refuses what no movie can be, before there are pictures."""
+    resolve(kind)
+    if fps is not None and not 0.1 <= fps <= 1000:
+        refuse("fps", "a number from 0.1 to 1000", fps)
+
+
 def open_movie(path: Path, fps: float, kind: str = "auto") -> Movie:
     """A movie to add pictures to, at ``fps`` a second; the path's suffix becomes that of its kind, see `resolve`."""
-    if not 0.1 <= fps <= 1000:
-        refuse("fps", "a number from 0.1 to 1000", fps)
+    check_movie(kind, fps)
     kind = resolve(kind)
     return KINDS[kind](path.with_suffix(f".{kind}"), fps)
 

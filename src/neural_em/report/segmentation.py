@@ -23,14 +23,20 @@ from neural_em.report.colours import Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
 from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
+from neural_em.report.track_files import COCO, TABLE, TrackWriter, centres
 from neural_em.segment import SCORES, Segmented
+from neural_em.segment.ground import Ground
+from neural_em.segment.truth import Watch
 from neural_em.storage.folders import new_folder
 
 SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
+GROUND = "ground.png"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
-_PICTURES = tuple(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png"))
-_SOMETIMES = (SCORE_TABLE, PAGE, f"{LABELS}/*.png", *_PICTURES)
+_SOMETIMES = (
+    SCORE_TABLE, GROUND, TABLE, COCO, PAGE, f"{LABELS}/*.png",
+    *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")),
+)  # fmt: skip
 SMALLEST_SIDE, LARGEST_SIDE = 280, {"mp4": 960, "gif": 480}  # pixels of the overlay's longer side
 FPS = 10.0  # where the clip does not say
 
@@ -51,6 +57,7 @@ def write_segmentation(
     fps: float | None = None,
     movie: str = "auto",
     progress: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> Written:
     """Writes a folder that appears whole or not at all; one that holds an earlier one and nothing else is replaced.
 
@@ -61,6 +68,7 @@ def write_segmentation(
         fps: frames a second of the movies.
         movie: ``mp4``, ``gif`` or ``auto``; one frame alone gives pictures instead.
         progress: called with the number of frames done.
+        watch: looks at each frame; what it finds becomes the summary's ``truth``.
     """
     kind = resolve(movie)
     with new_folder(out, (SUMMARY, ARRAYS, LABELS), _SOMETIMES) as folder:
@@ -68,12 +76,16 @@ def write_segmentation(
         try:
             for number, segmented in enumerate(frames, start=1):
                 writer.add(segmented)
+                if watch is not None:
+                    watch.add(segmented)
                 if progress is not None:
                     progress(number)
         finally:
             movies = writer.close_movies()
-        files, summary = writer.close(movies, {**(about or {}), "fps": fps})
-        write_page(folder, writer.thumbnails)
+        writer.add_ground(getattr(frames, "ground", None))
+        told = {} if watch is None else {"truth": watch.summary()}
+        files, summary = writer.close(movies, {**(about or {}), "fps": fps, **told})
+        write_page(folder, writer.thumbnails, centres(folder))
     return Written(Path(out), files, summary)
 
 
@@ -91,27 +103,39 @@ class _Writer:
         self._first: tuple[Pixels, Pixels] | None = None  # pictures of the first frame, until there is a second
         self._movies: tuple[Movie, Movie] | None = None
         (folder / LABELS).mkdir()
+        self.tracks = TrackWriter(folder)
+        self.ground: dict[str, str] = {}
 
     def add(self, segmented: Segmented) -> None:
-        theta, psi, gamma, loss, _ = segmented.step
+        theta, psi, gamma, loss = segmented.step[:4]
         arrays = {"gamma": gamma, "psi": psi, "theta": theta}
         rows: dict[str, NDArray[Any]] = {name: array.float().cpu().numpy() for name, array in arrays.items()}
         self.archive.add(frames=segmented.x, **rows, loss=np.asarray(loss, np.float64))
         if segmented.name in self.names:
             raise NeuralEMError(f"frame {segmented.name}: two frames have this name; rename one")
         self.names.add(segmented.name)
-        _label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
+        label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
         self.losses.append(loss)
         self.thumbnails.add(segmented.frame)
         self.scores.append((segmented.name, segmented.scores))
+        self.tracks.add(segmented)
         self._show(segmented, rows)
+
+    def add_ground(self, ground: Ground | None) -> None:
+        if ground is not None:
+            pixels = np.rint(np.clip(ground.picture, 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
+            Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(self.folder / GROUND)
+            self.ground = {"ground": GROUND}
 
     def close(self, movies: Mapping[str, str], about: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
         if not self.losses:
             refuse("frames", "at least one", "none")
         self.archive.close()
-        files = {"labels": LABELS, "arrays": ARRAYS, "page": PAGE, **movies}
+        objects = self.tracks.close()
+        files = {"labels": LABELS, "arrays": ARRAYS, "tracks": TABLE, "coco": COCO, "page": PAGE}
+        files |= {**self.ground, **movies}
         summary: dict[str, Any] = {"frames": len(self.losses), "height": self.size[0], "width": self.size[1], **about}
+        summary["objects"] = objects
         summary["loss"] = {"first": self.losses[0], "last": self.losses[-1]}
         if any(scores is not None for _, scores in self.scores):
             files["scores"] = SCORE_TABLE
@@ -160,9 +184,15 @@ class _Writer:
         known = [scores for _, scores in self.scores if scores is not None and not math.isnan(scores["ami_max"])]
         if not known:
             return {"scored_frames": 0}
-        mean = {name: round(math.fsum(scores[name] for scores in known) / len(known), 6) for name in SCORES}
-        last = {name: round(value, 6) for name, value in known[-1].items()}
+        mean = {name: _mean([scores[name] for scores in known]) for name in SCORES}
+        last = {name: _mean([value]) for name, value in known[-1].items()}
         return {"scored_frames": len(known), "mean_over_frames": mean, "last_scored_frame": last}
+
+
+def _mean(values: list[float]) -> float | None:
+    """Of those that are numbers, rounded."""
+    known = [value for value in values if not math.isnan(value)]
+    return round(math.fsum(known) / len(known), 6) if known else None
 
 
 def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int], largest: int) -> Pixels:
@@ -185,7 +215,7 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
 
 
-def _label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
+def label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
     """Labels (H,W) as an image whose values are the labels, shown in the components' colours."""
     image = Image.fromarray(labels, "P")
     image.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), palette(components)]).tobytes())

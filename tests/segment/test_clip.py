@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from neural_em import ModelConfig, NeuralEM, NeuralEMError, randomness
 from neural_em.data import Source, flying_shapes, open_source
 from neural_em.model import NoiseConfig
-from neural_em.segment import SegmentConfig, Stream, segment
+from neural_em.segment import SCORES, SegmentConfig, Stream, segment
 from tests.known import BARS, GROUPS, known_model
 
 ONE = SegmentConfig(2, starts=1)
@@ -180,7 +180,7 @@ def test_a_perfect_grouping_scores_one_even_where_the_frame_was_cut(tmp_path: Pa
     groups[0] = 3  # outside of what the model sees: not scored
     config = SegmentConfig(2, starts=1, fit="crop")
     (only,) = segment(array(tmp_path, frame), known_model(), config, array(tmp_path, groups, "g.npy"))
-    assert only.scores == {"ami_max": 1, "ami_arithmetic": 1, "ari": 1, "iou": 1}
+    assert only.scores == dict.fromkeys(SCORES, 1)
 
 
 def test_groups_beside_the_frames_need_not_be_named(tmp_path: Path) -> None:
@@ -210,12 +210,35 @@ class Endless(Source):
 
 
 def test_frames_are_read_when_they_are_needed() -> None:
-    source = Endless()
-    frames = segment(source, known_model(), ONE)
-    assert source.read == 0
-    for count in range(1, 50):
-        next(frames)
-        assert source.read == count
+    """One at a time from a single start; where several race, twenty at most are read ahead."""
+    for starts, ahead, live in ((1, 0, False), (3, 19, False), (3, 0, True)):
+        source = Endless()
+        config = SegmentConfig(2, starts=starts, background="none")
+        frames = segment(source, known_model(), config, live=live)
+        assert source.read == 0
+        for count in range(1, 50):
+            next(frames)
+            assert source.read == max(count, 1 + ahead)
+
+
+def test_mask_pixels_that_the_threshold_made_black_are_told_apart(tmp_path: Path) -> None:
+    """The bars' groups go on where the frame is black: no component is right or wrong there."""
+    groups = np.where(np.arange(6)[:, None] < 3, 1, 2) * np.ones((1, 6), np.uint8)
+    (only,) = segment(array(tmp_path, BARS), known_model(), ONE, array(tmp_path, groups.astype(np.uint8), "g.npy"))
+    assert only.scores is not None
+    assert (only.scores["ami_max_visible"], only.scores["ari_visible"]) == (1, 1)
+    assert only.scores["covered"] == pytest.approx(24 / 36)
+    assert only.scores["ami_max"] < 1
+
+
+def test_every_other_frame(tmp_path: Path) -> None:
+    frames = np.stack([BARS] * 7)
+    groups = np.stack([GROUPS] * 7)
+    groups[1::2] = 0  # would not be scored
+    config = SegmentConfig(2, starts=1, every=2)
+    found = list(segment(array(tmp_path, frames), known_model(), config, array(tmp_path, groups, "g.npy")))
+    assert [frame.name for frame in found] == [f"frame-{t:05d}" for t in (0, 2, 4, 6)]
+    assert [frame.scores and frame.scores["ari"] for frame in found] == [1] * 4
 
 
 def test_another_number_of_components_than_in_training(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""The user's own images and video: frame after frame through a model, in bounded memory.
+
+EM first runs several steps on the first frame, from several random starts, which then race through the first frames of
+the clip; the best one goes on with one step for each frame that follows. An image is a clip of one frame.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neural_em.data.fitting import Fitting, Frame, Labels
+from neural_em.data.masks import Masks, open_masks
+from neural_em.data.sources import Source, open_source
+from neural_em.errors import refuse
+from neural_em.evaluation.matching import matched_iou, object_mean
+from neural_em.evaluation.metrics import grouping_scores
+from neural_em.files import existing
+from neural_em.model import Model
+from neural_em.segment import ground as grounds
+from neural_em.segment.config import SegmentConfig
+from neural_em.segment.count import Counter
+from neural_em.segment.ground import Ground, Picture
+from neural_em.segment.pixels import Step, background, prior_of
+from neural_em.segment.stream import Stream
+
+_GROUPING = ("ami_max", "ami_arithmetic", "ari", "iou")
+SCORES = (*_GROUPING, "ami_max_visible", "ari_visible", "covered")
+
+
+class Segmented(NamedTuple):
+    """One frame of the user's and what the model makes of it; H', W' are the frame's own size."""
+
+    name: str
+    frame: Frame  # (H',W',C), as it was read
+    x: NDArray[np.float32]  # (C,H,W), as the model saw it
+    labels: Labels  # (H',W'): 1..K, or 0 for the background
+    step: Step
+    scores: dict[str, float] | None  # against the masks, where there are any for this frame
+    groups: Labels | None = None  # (H',W'): the masks themselves
+
+
+class Segmentation(Iterator[Segmented]):
+    """A clip on its way through a model: an iterator over its frames, which knows what was chosen for them.
+
+    Attributes:
+        model: that segments.
+        fitting: what frames become for it.
+        stream: EM over the frames.
+        ground: what is taken away from them, if anything.
+        choice: why, in a few words.
+    """
+
+    def __init__(self, clip: Source, model: Model, config: SegmentConfig, truth: Masks | None, live: bool) -> None:
+        self.model, self.config, self.stream = model, config, Stream(model, config)
+        self.fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
+        self._look: Fitting | None = None
+        self._counter = Counter()
+        frames: Iterator[tuple[int, Frame]] = islice(enumerate(clip), 0, None, config.every)
+        self.ground: Ground | None = None
+        self.choice = "none"
+        frames = self._learn(frames)
+        seen = ((position, frame, self._seen(position, frame)) for position, frame in frames)
+        pairs = ((each, each[2]) for each in seen)
+        steps = ((each, self.stream.look(x)) for each, x in pairs) if live else self.stream.through(pairs)
+        self._frames = self._segmented(steps)
+
+    def __next__(self) -> Segmented:
+        """The next frame."""
+        return next(self._frames)
+
+    def _learn(self, frames: Iterator[tuple[int, Frame]]) -> Iterator[tuple[int, Frame]]:
+        """Chooses the ground; gives the frames, those among them that were looked at for it."""
+        config, once = self.config, getattr(self._clip, "once", False)
+        if config.background == "none" or (config.background == "auto" and self._settled(once)):
+            return frames
+        ahead = list(islice(frames, grounds.SAMPLES if once and config.background in ("median", "flat") else 1))
+        if not ahead:
+            return frames
+        size = ahead[0][1].shape[:2]
+        self._look = grounds.looked_at(self.fitting, self._clip.colour, (size[0], size[1]))
+        if config.background not in ("auto", "median", "flat"):
+            self.ground, self.choice = grounds.from_file(config.background, self._look), config.background
+            return chain(ahead, frames)
+        every = ahead if once else enumerate(self._clip)
+        samples = grounds.sampled(self._look.unit_frame(f, self._clip.frame_name(i)) for i, f in every)
+        if config.background == "auto":
+            self.ground, self.choice = grounds.choose(samples)
+        else:
+            learned = grounds.learn(samples)
+            self.ground = learned if config.background == "median" else grounds.flat(samples, learned)[0]
+            self.choice = f"{config.background}: as asked"
+        return chain(ahead, frames)
+
+    def _settled(self, once: bool) -> bool:
+        """Whether the choice of a ground is made already, by the other settings or by the model."""
+        config = self.config
+        reasons = {
+            "every frame is an image of its own": config.separate,
+            "--invert or --threshold says what is seen": config.invert or config.threshold != 0.5,
+            "the model has learned its own": self.model.config.prior == "background",
+            "frames that come as they are seen cannot be looked at before": once,
+        }
+        chosen = next((why for why, holds in reasons.items() if holds), None)
+        self.choice = f"none: {chosen}" if chosen else "none"
+        return chosen is not None
+
+    def _seen(self, position: int, frame: Frame) -> Picture:
+        """What the model sees of a frame."""
+        name = self._clip.frame_name(position)
+        if self.ground is not None and self._look is not None:
+            return self.ground.removed(self._look.unit_frame(frame, name), self.fitting, self.model.config.prior)
+        x = self.fitting.unit_frame(frame, name)
+        return 1 - x if self.config.invert else x
+
+    def _segmented(self, steps: Iterable[Any]) -> Iterator[Segmented]:
+        stems = self._clip.stems()
+        for (position, frame, x), step in steps:
+            size = (frame.shape[0], frame.shape[1])
+            seen = torch.from_numpy(x).to(step.psi)
+            prior = prior_of(self.model, step)
+            gamma = self._counter.merged(seen, step, prior) if self.config.count else step.gamma
+            assignment = gamma.argmax(dim=0) + 1
+            visible = ~background(self.model, seen, step)
+            labels = _restored(self.fitting, assignment * visible, size)
+            found = None if self._truth is None else self._truth.labels(0, position)
+            if found is not None and found[0].shape != size:
+                refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
+            groups = None if found is None else found[0]
+            scores = None if groups is None else _scores(groups, _restored(self.fitting, assignment, size), labels)
+            name = stems[position] if stems else f"frame-{position:05d}"
+            yield Segmented(name, frame, x, labels, step, scores, groups)
+
+
+def segment(
+    source: str | os.PathLike[str] | Source,
+    model: Model,
+    config: SegmentConfig,
+    masks: str | os.PathLike[str] | None = None,
+    live: bool = False,
+) -> Segmentation:
+    """Segments an image, a folder of images, a video, a GIF or an array, one frame at a time.
+
+    A pixel is background where the pixel prior explains it at least as well as the best component does. Scores count
+    every pixel that the masks give a group, background or not, with the component of the largest responsibility; those
+    that end in ``visible`` count only pixels with a label, whose share is ``covered``.
+
+    Args:
+        source: the clip, or its path.
+        model: on its device already.
+        config: how.
+        masks: true groups for scores: label images of the frames' names, or an array; 0 is not scored. Groups in a
+            ``.npz`` archive beside the frames need not be named.
+        live: give each frame's labels as it comes; otherwise some twenty frames are read ahead at the beginning, and
+            wherever EM begins again, so that they have the labels of the start that turned out best.
+
+    Yields:
+        Each frame with its labels at the frame's own size.
+    """
+    clip = source if isinstance(source, Source) else open_source(source, leave_out=masks)
+    truth = open_masks(Path(clip.name), None if masks is None else existing(masks), [clip])
+    return Segmentation(clip, model, config, truth, live)
+
+
+def _restored(fitting: Fitting, labels: Tensor, size: tuple[int, int]) -> Labels:
+    return fitting.restore(labels.to(torch.uint8).cpu().numpy(), size)
+
+
+def _scores(groups: Labels, assignment: Labels, labels: Labels) -> dict[str, float]:
+    """Scores of each pixel's component (H',W') against groups, and those of the pixels with a label alone.
+
+    What was cut away before the model saw it (component 0) is not scored.
+    """
+    known = np.where(assignment > 0, groups, 0).astype(np.int64)
+    maps = [torch.from_numpy(each.astype(np.int64))[None] for each in (known, assignment)]
+    shown = torch.from_numpy(np.where(labels > 0, known, 0))[None]
+    every, visible = grouping_scores(*maps), grouping_scores(shown, maps[1])
+    values: list[Any] = [*every, object_mean(matched_iou(*maps)), visible.ami_max, visible.ari]
+    covered = float((shown > 0).sum()) / max(1, int((known > 0).sum()))
+    return {**{name: float(value[0]) for name, value in zip(SCORES, values, strict=False)}, "covered": covered}

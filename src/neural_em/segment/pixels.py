@@ -1,0 +1,46 @@
+"""What becomes of single pixels: background, foreground, explained or not. Shapes: x (C,H,W), psi (K,C,H,W)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neural_em.model import Model
+from neural_em.model.mixture import pixel_likelihood
+
+VISIBLE = 0.1  # a pixel is foreground where some channel is so far from the prior
+
+
+class Step(NamedTuple):
+    """What EM makes of one frame, without a batch axis."""
+
+    theta: Tensor  # (K,M)
+    psi: Tensor  # (K,C,H,W)
+    gamma: Tensor  # (K,H,W)
+    loss: float
+    prior: Tensor | None = None  # (C,1,1) or (C,H,W), where it is the image's own
+
+
+def prior_of(model: Model, step: Step) -> Any:
+    """The prior's mean: a number, or (C,1,1) or (C,H,W)."""
+    return model.config.prior if step.prior is None else step.prior
+
+
+def background(model: Model, x: Tensor, step: Step) -> Tensor:
+    """Where (H,W) the prior explains the frame at least as well as each component does."""
+    with torch.inference_mode():
+        every = torch.cat([torch.zeros_like(step.psi[:1]) + prior_of(model, step), step.psi]).unsqueeze(0)
+        likelihood = pixel_likelihood(model.distribution, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
+        return likelihood[0] >= likelihood[1:].amax(dim=0)
+
+
+def foreground(x: Tensor, prior: Any) -> Tensor:
+    """Where (H,W) there is something: the frame is not what the prior says."""
+    return (x - prior).abs().amax(dim=0) > VISIBLE
+
+
+def explained(x: Tensor, psi: Tensor, prior: Any) -> Tensor:
+    """Where (H,W) some component's prediction is at least twice as near to the frame as the prior is."""
+    return (x - psi).abs().sum(dim=1).amin(dim=0) <= 0.5 * (x - prior).abs().sum(dim=0)

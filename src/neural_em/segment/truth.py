@@ -1,0 +1,152 @@
+"""Whether a model knows a clip: measures that need no masks, and what to say of them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from neural_em.data import load_split
+from neural_em.errors import NeuralEMError
+from neural_em.model import Model
+from neural_em.model.inference import infer
+from neural_em.randomness import keys
+from neural_em.runs.find import TrainedRun
+from neural_em.segment.clip import Segmentation, Segmented
+from neural_em.segment.pixels import explained, foreground, prior_of
+
+_FIRST = 10  # frames, and steps, that are left out of both losses
+_SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know its usual loss
+
+
+class Watch:
+    """Looks at each segmented frame, and says at the end how far the result can be trusted."""
+
+    def __init__(self, segmentation: Segmentation, usual: float | None = None) -> None:
+        """``usual`` is the model's loss a pixel of foreground on its own data; see `usual_loss`."""
+        self._segmentation, self._usual = segmentation, usual
+        self._binary = segmentation.fitting.channels == "binary"
+        self._rows: list[tuple[float, ...]] = []
+        self._coloured = 0.0
+
+    def add(self, frame: Segmented) -> None:
+        """Takes the next frame."""
+        model, step = self._segmentation.model, frame.step
+        x, prior = torch.from_numpy(frame.x).to(step.psi), prior_of(model, step)
+        there = foreground(x, prior)
+        known = explained(x, step.psi, prior) & there
+        if frame.frame.shape[2] == 3:
+            self._coloured = max(self._coloured, _colour(frame.frame))
+        owners = step.gamma.argmax(dim=0).cpu().numpy()
+        on = there.cpu().numpy()
+        patches, pure = _patches(on, owners)
+        largest = int(np.bincount(owners[on]).max()) if on.any() else 0
+        objects = len(np.unique(frame.labels[frame.labels > 0]))
+        self._rows.append((float(on.mean()), float(on.sum()), float(known.sum()), float(largest), float(pure),
+                           patches, objects, step.loss))  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """The measures: shares of the foreground's pixels, means over the frames, losses a pixel of foreground."""
+        rows = np.array(self._rows or [(0.0,) * 8])
+        share, pixels, known, largest, pure, patches, objects, loss = rows.T
+        total = max(1.0, float(pixels.sum()))
+        # the first frames tell no motion yet: of a short clip the loss says little
+        seen = (pixels > 0) & (np.arange(len(rows)) >= _FIRST)
+        ratio = float(np.median(loss[seen] / pixels[seen])) / self._usual if self._usual and seen.any() else None
+        stream = self._segmentation.stream
+        measured = {
+            "foreground": float(share.mean()), "explained": float(known.sum()) / total,
+            "largest_component": float(largest.sum()) / total, "within_patches": float(pure.sum()) / total,
+            "objects_a_frame": float(objects.mean()), "patches_a_frame": float(patches.mean()),
+            "loss_against_usual": ratio,
+            "agreement_of_starts": statistics.fmean(stream.agreement) if stream.agreement else None,
+        }  # fmt: skip
+        numbers = {name: None if value is None else round(value, 4) for name, value in measured.items()}
+        return {**numbers, "empty_frames": int((pixels == 0).sum()), "restarts": list(stream.restarts)}
+
+    def line(self) -> str:
+        """All of it in one line."""
+        found = self.summary()
+        parts = [
+            f"the model explains {found['explained']:.0%} of the foreground pixels",
+            f"{found['objects_a_frame']:.1f} objects a frame ({found['patches_a_frame']:.1f} connected patches)",
+        ]
+        if found["agreement_of_starts"] is not None:
+            parts.append(f"starts agree by {found['agreement_of_starts']:.2f}")
+        if found["loss_against_usual"] is not None:
+            parts.append(f"the loss is {found['loss_against_usual']:.1f} times this model's usual")
+        return "; ".join(parts)
+
+    def warnings(self, source: str) -> list[str]:
+        """What a user should know, each in one line, with what to do about it; usually nothing."""
+        found, said = self.summary(), []
+        frames = len(self._rows)
+        if self._binary and not 0.005 <= found["foreground"] <= 0.6:
+            said.append(f"frames are {100 * found['foreground']:.2g} % white: use --invert or --threshold")
+        if found["empty_frames"]:
+            said.append(f"the model sees nothing in {found['empty_frames']} of {frames} frames")
+        if self._coloured > 0.02 and self._segmentation.model.config.channels == 1:
+            said.append("colour is ignored by this model")
+        if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
+            said.append("one component owns everything")
+        doubts = self._doubts(found)
+        if doubts and found["foreground"]:
+            help = f"train on it (nem adapt {source})"
+            if self._segmentation.ground is None:
+                help += ", or try --background median"
+            said.append(f"this model does not know this clip ({', '.join(doubts)}): {help}")
+        return said
+
+    def _doubts(self, found: dict[str, Any]) -> list[str]:
+        agreement, ratio = found["agreement_of_starts"], found["loss_against_usual"]
+        doubts = {
+            f"it explains {found['explained']:.0%} of the foreground pixels": found["explained"] < 0.7,
+            f"the loss is {ratio or 0:.1f} times its usual": ratio is not None and ratio > 3,
+            "starts disagree": agreement is not None and agreement < 0.5,
+        }
+        return [doubt for doubt, holds in doubts.items() if holds]
+
+
+def usual_loss(run: TrainedRun, model: Model, components: int, device: torch.device | str) -> float | None:
+    """The loss a pixel of foreground on a model's own data; None where these cannot be had without asking anybody."""
+    data = run.experiment.data
+    if not run.data_known or hasattr(data, "mnist"):  # digits may have to be fetched
+        return None
+    try:
+        split = load_split(data, "validation", run.experiment.data_seed, device, _SEQUENCES)
+        x = split.batch(torch.arange(min(_SEQUENCES, len(split)))).frames[: _STEPS + 1]
+    except (NeuralEMError, OSError):  # own files that have moved
+        return None
+    B = x.shape[1]
+    with torch.inference_mode():
+        every = infer(model, x, components, keys(0, torch.arange(B), device=x.device))
+        steps = [each for each in every if each.x_next is not None]
+    loss = pixels = 0.0
+    for step in steps[min(_FIRST, len(steps) - 1) :]:
+        prior = model.config.prior if step.state.prior is None else step.state.prior
+        assert step.x_next is not None
+        loss += float(step.info.total.sum())
+        pixels += float(_there(step.x_next, prior).sum())
+    return loss / pixels if pixels else None
+
+
+def _there(x: Tensor, prior: Any) -> Tensor:
+    return torch.stack([foreground(each, prior[i] if isinstance(prior, Tensor) else prior) for i, each in enumerate(x)])
+
+
+def _patches(on: np.ndarray, owners: np.ndarray) -> tuple[int, int]:
+    """Connected patches of more than one pixel; the foreground's pixels whose component is that of their patch."""
+    patches, count = ndimage.label(on, np.ones((3, 3)))
+    table = np.zeros((count + 1, int(owners.max()) + 1), np.int64)
+    np.add.at(table, (patches[on], owners[on]), 1)
+    return int((table[1:].sum(axis=1) > 1).sum()), int(table[1:].max(axis=1, initial=0).sum())
+
+
+def _colour(frame: np.ndarray) -> float:
+    """How much colour a frame (H,W,3) has: the mean distance between its channels, from 0 to 1."""
+    few = frame[::4, ::4].astype(np.float32) / (255 if frame.dtype == np.uint8 else 1)
+    return float((few.max(axis=2) - few.min(axis=2)).mean())

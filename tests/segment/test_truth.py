@@ -1,0 +1,101 @@
+"""What is said of a clip: shares counted by hand, and each warning where it is due and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import neural_em
+from neural_em.data import flying_shapes
+from neural_em.runs.find import find_runs
+from neural_em.segment import SegmentConfig, segment
+from neural_em.segment.truth import Watch, usual_loss
+from tests.known import BARS, known_model
+
+
+def watched(path: Path, frames: np.ndarray, usual: float | None = None, **options: object) -> Watch:
+    np.save(path / "clip.npy", frames)
+    config = SegmentConfig(**{"components": 2, "starts": 2, "background": "none", **options})  # type: ignore[arg-type]
+    segmentation = segment(path / "clip.npy", known_model(), config)
+    watch = Watch(segmentation, usual)
+    for frame in segmentation:
+        watch.add(frame)
+    return watch
+
+
+def test_a_clip_that_the_model_knows(tmp_path: Path) -> None:
+    watch = watched(tmp_path, np.stack([BARS] * 3))
+    assert watch.summary() == {
+        "foreground": round(24 / 36, 4), "explained": 1, "largest_component": 0.5, "within_patches": 1,
+        "objects_a_frame": 2, "patches_a_frame": 2, "loss_against_usual": None, "agreement_of_starts": 1,
+        "empty_frames": 0, "restarts": [],
+    }  # fmt: skip
+    assert watch.line() == (
+        "the model explains 100% of the foreground pixels; 2.0 objects a frame (2.0 connected patches); "
+        "starts agree by 1.00"
+    )
+
+
+def test_pixels_that_nobody_explains(tmp_path: Path) -> None:
+    """A row between the bars, which no component predicts: 6 of 30 pixels, all in one patch with both bars."""
+    frame = BARS.copy()
+    frame[2] = 1
+    summary = watched(tmp_path, frame[None]).summary()
+    assert summary["explained"] == round(24 / 30, 4)
+    assert summary["patches_a_frame"] == 2
+
+
+def test_frames_without_anything_to_see(tmp_path: Path) -> None:
+    dark = np.stack([BARS * 0, BARS * 0.4, BARS * 0])
+    said = watched(tmp_path, dark).warnings("clip.npy")
+    assert said == [
+        "frames are 0 % white: use --invert or --threshold", "the model sees nothing in 3 of 3 frames",
+    ]  # fmt: skip
+    said = watched(tmp_path, 1 - BARS * 0.1).warnings("clip.npy")
+    assert said[0] == "frames are 1e+02 % white: use --invert or --threshold"
+
+
+def test_one_component_that_owns_everything(tmp_path: Path) -> None:
+    said = watched(tmp_path, np.stack([BARS] * 3), components=1).warnings("clip.npy")
+    assert "one component owns everything" in said
+    assert said[-1].startswith("this model does not know this clip (it explains 50% of the foreground pixels")
+    assert said[-1].endswith("train on it (nem adapt clip.npy), or try --background median")
+
+
+def test_colour_that_a_model_does_not_see(tmp_path: Path) -> None:
+    red = np.stack([BARS, 0 * BARS, 0 * BARS], axis=-1)
+    assert "colour is ignored by this model" in watched(tmp_path, red[None], threshold=0.2).warnings("x")
+    grey = np.stack([BARS] * 3, axis=-1)
+    assert "colour is ignored by this model" not in watched(tmp_path, grey[None]).warnings("x")
+
+
+def test_a_loss_above_the_usual_one(tmp_path: Path) -> None:
+    known = watched(tmp_path, np.stack([BARS] * 12))
+    loss = float(next(segment(tmp_path / "clip.npy", known_model(), SegmentConfig(2))).step.loss) / 24
+    same = watched(tmp_path, np.stack([BARS] * 12), usual=loss)
+    assert same.summary()["loss_against_usual"] == pytest.approx(1, abs=0.01)
+    high = watched(tmp_path, np.stack([BARS] * 12), usual=loss / 6)
+    assert "the loss is 6.0 times its usual" in high.warnings("x")[-1]
+    assert "usual" not in known.line()
+
+
+def test_the_usual_loss_is_that_of_the_models_own_data(tmp_path: Path) -> None:
+    """On other sequences of the same kind the shipped model's loss is about its usual one."""
+    model = neural_em.pretrained("flying-shapes")
+    (run,) = find_runs(["flying-shapes"]).runs
+    usual = usual_loss(run, model, 5, "cpu")
+    assert usual is not None
+    np.save(tmp_path / "clip.npy", flying_shapes(1, frames=25, seed=3, split="test")[0][:, 0, 0].numpy())
+    segmentation = segment(tmp_path / "clip.npy", model, SegmentConfig(5, starts=1))
+    watch = Watch(segmentation, usual)
+    for frame in segmentation:
+        watch.add(frame)
+    assert 0.3 < watch.summary()["loss_against_usual"] < 3
+    assert watch.warnings("x") == []
+
+
+def test_a_model_whose_data_would_have_to_be_fetched_has_no_usual_loss() -> None:
+    (run,) = find_runs(["flying-mnist"]).runs
+    assert usual_loss(run, neural_em.pretrained("flying-mnist"), 2, "cpu") is None
