@@ -60,8 +60,9 @@ def segment(
     """Find the objects in an image or a video of your own.
 
     INPUT is an image, a folder of images, a video, a GIF or an array. Label images, tracks, soft assignments,
-    predictions, theta, an overlay video and a page to step through go into the folder of --out. With - for INPUT, frames are read from
-    standard input, JPEG pictures or raw ones of a --size; without --out their labels are written as they come.
+    predictions, theta, an overlay video and a page to step through go into the folder of --out. With - for INPUT,
+    frames are read from standard input, JPEG pictures or raw ones of a --size; without --out their labels are written
+    as they come.
     """
     from neural_em.report.movie import check_movie
     from neural_em.runs.find import find_runs

@@ -74,18 +74,23 @@ def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead
     lead = lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")
     if len(set(names)) < len(names):
         refuse("runs", "names that differ", ", ".join(names))
-    folder = resources.files("neural_em.report")
-    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     made = {name: make(runs) for name, make in SECTIONS.items()}
     made = {name: body for name, body in made.items() if body}
     anchors = {name: name.lower().replace(" ", "-") for name in made}
     links = "".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
     body = "\n".join(f'<section id="{anchors[name]}"><h2>{name}</h2>\n{body}</section>' for name, body in made.items())
+    return document(title, lead, body, f'<nav aria-label="Sections">{links}</nav>' if len(made) > 1 else "", plays)
+
+
+def document(title: str, lead: str, body: str, navigation: str = "", plays: bool = False) -> str:
+    """A whole page around a body of HTML; the title and the lines of the lead are text."""
+    folder = resources.files("neural_em.report")
+    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     return string.Template(template).substitute(
         title=html.escape(title),
         lead="\n".join(f'<p class="lead">{html.escape(line)}</p>' for line in lead.splitlines()),
         plays=" data-plays" if plays else "",
-        navigation=f'<nav aria-label="Sections">{links}</nav>' if len(made) > 1 else "",
+        navigation=navigation,
         body=body,
         style=style,
         script=script,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import json
 import os
-import string
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +16,7 @@ from PIL import Image, ImageDraw
 from neural_em.data.images import read_labels, visible
 from neural_em.files import replacing
 from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
-from neural_em.report.page import KEYS
+from neural_em.report.page import KEYS, document
 from neural_em.report.panels import SequenceReport, to_rgb
 from neural_em.report.players import DELAY, player
 from neural_em.report.plots import Line
@@ -102,7 +97,8 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     if shown.step > 1:
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
     parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')
-    return _page(Path(str(summary.get("source", folder.name))).name, _lead(summary), "\n".join(parts))
+    title = Path(str(summary.get("source", folder.name))).name
+    return document(title, _lead(summary), "\n".join(parts), plays=total > 1)
 
 
 def _lead(summary: Mapping[str, Any]) -> str:
@@ -113,16 +109,6 @@ def _lead(summary: Mapping[str, Any]) -> str:
     parts += [f"model {Path(str(summary['model'])).name}"] if "model" in summary else []
     parts += [f"AMI {mean['ami_max']:.3f} on average"] if mean else []
     return ", ".join(parts)
-
-
-def _page(title: str, lead: str, body: str) -> str:
-    folder = resources.files("neural_em.report")
-    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
-    script_hash = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return string.Template(template).substitute(
-        title=html.escape(title), lead=html.escape(lead), navigation="", body=body, style=style, script=script,
-        script_hash=script_hash,
-    )  # fmt: skip
 
 
 def _rows(path: Path, name: str, wanted: range) -> NDArray[Any]:
