@@ -70,7 +70,7 @@ def test_every_kind_of_input(kind: str, run_nem, tmp_path: Path, weights: str) -
     assert "look at: out/index.html" in ended.out
     assert all((tmp_path / "out" / name).exists() for name in summary["files"].values())
     page = (tmp_path / "out" / "index.html").read_text()
-    assert page.count('class="photo"') == 2  # found objects and the clip
+    assert page.count('class="photo"') == 3  # found objects, tracks and the clip
     assert html.unescape(page).count("2 objects") >= count
 
 

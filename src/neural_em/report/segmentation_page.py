@@ -63,7 +63,8 @@ def write_page(
         folder: with ``segmentation.json``, ``segmentation.npz`` and ``labels``.
         clip: its frames; where not given, what the model saw.
         tracks: one row for each object in each frame: ``frame`` (counted from 0), ``object`` (from 1), and in pixels of
-            the clip its centre ``x``, ``y``, ``width``, ``height`` and ``area``.
+            the clip its centre ``x``, ``y``, ``width``, ``height`` and ``area``; drawn in the colour of the component
+            that its ``label`` names, if it has one.
     """
     path = Path(folder) / PAGE
     text = _render(Path(folder), clip, [dict(row) for row in tracks])
@@ -160,8 +161,9 @@ def _with_tracks(pictures: Pixels, shown: range, tracks: list[dict[str, Any]], s
         image = Image.fromarray(picture)
         pen = ImageDraw.Draw(image)
         for number, rows in by_object.items():
-            colour = tuple(int(value) for value in colours[(number - 1) % LIMIT])
             trail = [row for row in rows if frame - _TRAIL < int(row["frame"]) <= frame]
+            shade = colours[(int(trail[-1].get("label", number)) - 1) % LIMIT] if trail else colours[0]
+            colour = tuple(int(value) for value in shade)
             points = [(float(row["x"]) * across, float(row["y"]) * down) for row in trail]
             if len(points) > 1:
                 pen.line(points, fill=colour, width=2)

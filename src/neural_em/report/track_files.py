@@ -73,9 +73,9 @@ class TrackWriter:
 
 
 def centres(folder: Path) -> Iterator[dict[str, float]]:
-    """The rows of a folder's table of tracks, each with the centre, the size and the area of its box."""
+    """The rows of a folder's table of tracks, each with its label and the centre, the size and the area of its box."""
     with open(folder / TABLE, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             place = {name: float(row[name]) for name in ("x", "y", "width", "height", "area")}
             middle = {"x": place["x"] + place["width"] / 2, "y": place["y"] + place["height"] / 2}
-            yield {**place, **middle, "frame": int(row["frame"]), "object": int(row["object"])}
+            yield {**place, **middle, **{name: int(row[name]) for name in ("frame", "object", "label")}}
