@@ -37,6 +37,10 @@ CASES = {
     "report --out": ["report", "known", "--out", "LOOP"],
     "reproduce --out": ["reproduce", "--quick", "--report", "--out", "LOOP"],
     "reproduce --runs": ["reproduce", "--quick", "--report", "--runs", "LOOP"],
+    "adapt CLIP": ["adapt", "LOOP"],
+    "adapt --from": ["adapt", "clip.npy", "--from", "LOOP"],
+    "adapt --masks": ["adapt", "clip.npy", "--masks", "LOOP"],
+    "adapt --run": ["adapt", "clip.npy", "--run", "LOOP"],
     "segment INPUT": ["segment", "LOOP", "--model", "known", "--out", "new"],
     "segment --model": ["segment", "clip.npy", "--model", "LOOP", "--out", "new"],
     "segment --masks": ["segment", "clip.npy", "--model", "known", "--masks", "LOOP", "--out", "new"],
@@ -69,5 +73,5 @@ def test_no_path_of_a_command_is_forgotten() -> None:
     for command in app.registered_commands:
         assert command.callback is not None
         for parameter, kind in typing.get_type_hints(command.callback).items():
-            name = {"source": "INPUT"}.get(parameter, f"--{parameter}")
+            name = {"source": "INPUT", "clip": "CLIP"}.get(parameter, f"--{parameter}")
             assert Path not in (kind, *typing.get_args(kind)) or f"{command.name} {name}" in CASES

@@ -33,11 +33,13 @@ def adapt(
     """
     from neural_em import experiments
     from neural_em.experiments.adapt import plan
+    from neural_em.storage.folders import check_reachable
 
+    path = Path("runs") / f"adapt-{clip.absolute().stem}" if run is None else run
+    check_reachable(path)
     made = plan(clip, weights, components, masks, minutes, seed, device)
     for line in made.lines:
         typer.echo(line)
-    path = Path("runs") / f"adapt-{clip.resolve().stem}" if run is None else run
     (outcome,) = experiments.train(made.experiment, path, device=device)
     typer.echo(f"{path}: use it with: nem segment {shlex.quote(str(clip))} --model {shlex.quote(str(path))} --out DIR")
     if outcome.stopped == "interrupted":

@@ -65,6 +65,7 @@ def segment(
     as they come.
     """
     from neural_em.report.movie import check_movie
+    from neural_em.report.segmentation import check_out
     from neural_em.runs.find import find_runs
     from neural_em.segment import SegmentConfig
     from neural_em.segment import segment as frames_of
@@ -88,6 +89,7 @@ def segment(
         return
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
+    check_out(cast(Path, out))
     typer.echo(f"background: {printable(frames.choice)}")
     watch = Watch(frames, usual_loss(run, network, count, choose(device)))
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}

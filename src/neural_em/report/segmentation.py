@@ -27,12 +27,13 @@ from neural_em.report.track_files import COCO, TABLE, TrackWriter, centres
 from neural_em.segment import SCORES, Segmented
 from neural_em.segment.ground import Ground
 from neural_em.segment.truth import Watch
-from neural_em.storage.folders import new_folder
+from neural_em.storage.folders import check_new, new_folder
 
 SUMMARY, ARRAYS, LABELS, SCORE_TABLE = "segmentation.json", "segmentation.npz", "labels", "scores.csv"
 GROUND = "ground.png"
 STRENGTH = 0.6  # of a component's colour over the frame
 MOVIES = ("overlay", "components")
+_ALWAYS = (SUMMARY, ARRAYS, LABELS)
 _SOMETIMES = (
     SCORE_TABLE, GROUND, TABLE, COCO, PAGE, f"{LABELS}/*.png",
     *(f"{name}.{kind}" for name in MOVIES for kind in ("mp4", "gif", "png")),
@@ -48,6 +49,11 @@ class Written:
     path: Path  # the folder
     files: Mapping[str, str]  # the name of each part, by what it is
     summary: Mapping[str, Any]  # as in ``segmentation.json``
+
+
+def check_out(out: str | os.PathLike[str]) -> None:
+    """Refuses a folder that holds anything but an earlier segmentation, before any work is done."""
+    check_new(Path(out), _ALWAYS, _SOMETIMES)
 
 
 def write_segmentation(
@@ -71,7 +77,7 @@ def write_segmentation(
         watch: looks at each frame; what it finds becomes the summary's ``truth``.
     """
     kind = resolve(movie)
-    with new_folder(out, (SUMMARY, ARRAYS, LABELS), _SOMETIMES) as folder:
+    with new_folder(out, _ALWAYS, _SOMETIMES) as folder:
         writer = _Writer(folder, FPS if fps is None else fps, kind)
         try:
             for number, segmented in enumerate(frames, start=1):

@@ -23,7 +23,7 @@ def new_folder(
     folder is refused and kept; without ``always`` results are not replaced.
     """
     target = Path(path)
-    _check(target, always, sometimes)
+    check_new(target, always, sometimes)
     partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.partial")
     old = partial.with_suffix(".old")
     try:
@@ -32,7 +32,7 @@ def new_folder(
             shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
-        _check(target, always, sometimes)  # somebody may have put something there in the meantime
+        check_new(target, always, sometimes)  # somebody may have put something there in the meantime
         if target.exists():
             os.replace(target, old)
         os.replace(partial, target)
@@ -61,8 +61,15 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
             refuse(f"{folder / name}", "a folder of its own", "a link")
 
 
-def _check(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
+def check_reachable(path: Path) -> None:
+    """Refuses a path that cannot be looked at, such as a loop of links; one that is not there yet is fine."""
+    with told(path), contextlib.suppress(FileNotFoundError):
+        os.stat(path)
+
+
+def check_new(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> None:
     """Refuses a folder with anything in it that is not of an earlier result."""
+    check_reachable(target)
     with told(target):
         if not os.path.lexists(target):
             return
