@@ -99,7 +99,7 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
     parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')
     title = Path(str(summary.get("source", folder.name))).name
-    return document(title, _lead(summary), "\n".join(parts), plays=total > 1)
+    return document(title, _lead(summary), "\n".join(parts))
 
 
 def _lead(summary: Mapping[str, Any]) -> str:

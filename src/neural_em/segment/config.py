@@ -34,7 +34,7 @@ class SegmentConfig(Checked):
         background: what to take away before the model sees a frame: ``none``; ``median``, what each pixel mostly is in
             this clip; ``flat``, the clip's most common colour; a picture of the empty scene, by its path; ``auto``:
             what the clip asks for.
-        every: look at every so manieth frame only.
+        every: look at every Nth frame only.
         count: K is more than enough: components that own next to nothing, or the same as another, get no label.
     """
 
@@ -59,7 +59,7 @@ class SegmentConfig(Checked):
         "fit": choice(get_args(Fit)),
         "channels": optional(choice(get_args(Channels))),
         "background": text,
-        "every": integer(1),
+        "every": integer(1, 1 << 20),
         "count": flag,
     }
 
