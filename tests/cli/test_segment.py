@@ -245,7 +245,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "not a model": (["clip.npy", "--model", "clip.npy"], "clip.npy: "),
     "components in words": (["clip.npy", "--components", "many"], "components: expected a whole number or auto"),
     "no such ground": (["clip.npy", "--background", "nowhere.png"], "nowhere.png"),
-    "every 0th": (["clip.npy", "--every", "0"], "every: expected an integer >= 1, got 0"),
+    "every 0th": (["clip.npy", "--every", "0"], "every: expected an integer from 1 to 1048576, got 0"),
     "a size of a file": (["clip.npy", "--size", "6x6"], "--size is for frames from standard input"),
     "no components": (["clip.npy", "--components", "0"], "components: expected an integer from 1 to 64, got 0"),
     "fit": (["clip.npy", "--fit", "squeeze"], "fit: expected one of none, resize, crop, crop-resize"),
