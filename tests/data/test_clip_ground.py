@@ -1,60 +1,129 @@
-"""A ground from the clip's own median frame, and sequences held out at the end of clips."""
+"""The ground of a clip: what moves in front of it is found, what lies on it is not."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from neural_em import NeuralEMError
-from neural_em.data.clip_ground import MedianGround
+from neural_em import ModelConfig, NeuralEM
+from neural_em.data import clip_ground as ground
 from neural_em.data.fitting import Fitting
-from neural_em.data.sources import open_source
-from tests.data.own_frames import counted, everything, load, numbers
+from neural_em.segment import SegmentConfig, segment
+from tests.known import BARS, known_model
+from tests.segment.scenes import balls, texture
 
-RNG = np.random.default_rng(0)
-
-
-def walking(colour: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """A bright pixel that walks along the diagonal of a 9 x 9 texture, and the texture."""
-    texture = RNG.integers(0, 100, (9, 9, 3) if colour else (9, 9), dtype=np.uint8)
-    clip = np.repeat(texture[None], 9, axis=0)
-    for t in range(9):
-        clip[t, t, t, ...] = texture[t, t] + (np.array([0, 0, 150]) if colour else 150)
-    return clip, texture
+LOOK, SEEN = Fitting(60, 80, "colour", "resize"), Fitting(30, 40, "binary", "resize")
 
 
-@pytest.mark.parametrize("colour", [False, True])
-def test_the_ground_is_what_stands_still(colour: bool, tmp_path: Path) -> None:
-    clip, texture = walking(colour)
-    np.save(tmp_path / "a.npy", clip)
-    ground = MedianGround(open_source(tmp_path / "a.npy"), Fitting(9, 9))
-    assert np.allclose(ground.image * 255, texture.transpose(2, 0, 1) if colour else texture[None])
+def samples(clip: np.ndarray) -> np.ndarray:
+    frames = clip if clip.ndim == 4 else clip[..., None]
+    return ground.sampled(LOOK.unit_frame(frame, "") for frame in frames)
 
 
-@pytest.mark.parametrize("colour", [False, True])
-def test_frames_are_their_distance_from_it(colour: bool, tmp_path: Path) -> None:
-    clip, _ = walking(colour)
-    np.save(tmp_path / "a.npy", clip)
-    grey, _ = everything(load(tmp_path / "a.npy", channels="grey", background="median"))
-    assert np.allclose(grey[:, 0, 0] * 255, 150 * np.eye(9)[:, :, None] * np.eye(9)[:, None, :], atol=1e-4)
-    binary, _ = everything(load(tmp_path / "a.npy", channels="binary", background="median", threshold=0.3))
-    assert np.array_equal(binary[:, 0, 0], np.eye(9)[:, :, None] * np.eye(9)[:, None, :])
+def iou(found: np.ndarray, true: np.ndarray) -> float:
+    return float((found & true).sum() / (found | true).sum())
 
 
-def test_the_ends_of_clips_are_held_out(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        np.save(tmp_path / f"{name}.npy", counted(10))
-    fields = {"frames": 3, "stride": 2, "held_out": 4}
-    splits = {name: load(tmp_path, name, **fields) for name in ("training", "validation", "test")}
-    frames = {name: numbers(everything(data)[0]) for name, data in splits.items()}
-    assert frames["training"] == [[0, 1, 2], [2, 3, 4]] * 2  # 4, 5, 6 would reach into the end
-    assert frames["validation"] == [[6, 7, 8]] * 2
-    assert frames["test"] == frames["validation"]
-    assert "from the ends of the clips" in splits["training"].note
+def test_balls_on_a_textured_ground_with_a_moving_shadow() -> None:
+    clip, masks = balls(60, colour=True)
+    found, why = ground.choose(samples(clip))
+    assert found is not None
+    assert found.kind == "median"
+    assert "the camera stands still" in why
+    assert np.abs(found.picture - texture(60, 80).transpose(2, 0, 1)).mean() < 0.03
+    for t in range(0, 60, 6):
+        there, shadow = found.foreground(LOOK.unit_frame(clip[t], ""))
+        assert iou(there, masks[t] > 0) > 0.8
+        assert (shadow & (masks[t] > 0)).sum() < 0.1 * (masks[t] > 0).sum()
 
 
-@pytest.mark.parametrize("held_out", [2, 8])
-def test_what_leaves_no_sequence_is_refused(held_out: int, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", counted(10))
-    with pytest.raises(NeuralEMError, match=r"a.npy: expected a sequence of 3 frames before and one in the"):
-        load(tmp_path / "a.npy", frames=3, held_out=held_out)
+def test_things_that_stand_still_on_one_colour_are_no_ground() -> None:
+    clip, masks = balls(30)
+    clip[:, 5:15, 5:15] = 120  # never moves
+    clip[clip == 0] = 40
+    found, why = ground.choose(samples(clip))
+    assert found is not None
+    assert why.startswith("flat")
+    true = masks[7] > 0
+    true[5:15, 5:15] = True
+    assert iou(found.foreground(LOOK.unit_frame(clip[7][..., None], ""))[0], true) > 0.85
+
+
+def test_dark_objects_on_white() -> None:
+    clip, masks = balls(30)
+    found, _ = ground.choose(samples(255 - clip))
+    assert found is not None
+    assert iou(found.foreground(LOOK.unit_frame((255 - clip[3])[..., None], ""))[0], masks[3] > 0) > 0.8
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_a_moving_camera_is_recognised(grey: bool) -> None:
+    wide = (texture(60, 200, 3) * 1.8 - 0.3).clip(0, 1)
+    pan = np.stack([wide[:, 2 * t : 2 * t + 80] for t in range(50)])
+    pixels = np.rint(pan * 255).astype(np.uint8)
+    found, why = ground.choose(samples(pixels[..., 0] if grey else pixels))
+    assert found is None
+    assert why.startswith("none: the camera moves")
+
+
+def test_what_says_too_little() -> None:
+    assert ground.choose(samples(balls(5)[0]))[1].startswith("none: 8 frames or more")
+    still = np.stack([np.rint(texture(60, 80) * 255).astype(np.uint8)] * 10)
+    assert ground.choose(samples(still)) == (None, "none: nothing moves in front of it")
+    binary = np.where(balls(20)[1] > 0, 255, 0).astype(np.uint8)
+    assert ground.choose(samples(binary)) == (None, "none: the frames are black and white already")
+
+
+def test_samples_are_spread_over_the_clip_and_bounded() -> None:
+    read = []
+
+    def frames():  # type: ignore[no-untyped-def]
+        for t in range(100_000):
+            read.append(t)
+            yield np.full((1, 1, 1), t, np.float32)
+
+    kept = ground.sampled(frames()).ravel()
+    assert len(read) == ground.LOOKED_AT + 1
+    assert ground.SAMPLES / 2 <= len(kept) <= ground.SAMPLES
+    assert len(set(np.diff(kept))) == 1
+    assert kept[-1] > 0.9 * ground.LOOKED_AT
+
+
+@pytest.mark.parametrize(("channels", "prior"), [("binary", 0.0), ("grey", 0.0), ("colour", "median")])
+def test_what_each_kind_of_model_sees(channels: str, prior: float | str) -> None:
+    """A red square on blue-grey: a mask, a difference, or the square on the ground's colour."""
+    picture = np.zeros((3, 4, 4), np.float32) + np.array([0.3, 0.3, 0.5], np.float32)[:, None, None]
+    frame = picture.copy()
+    frame[:, 2:, 2:] = np.array([0.9, 0.1, 0.1])[:, None, None]
+    fitting = Fitting(2, 2, channels, "resize")  # type: ignore[arg-type]
+    seen = ground.Ground("median", picture, np.full((4, 4), 0.05, np.float32)).removed(frame, fitting, prior)
+    if channels == "colour":
+        assert np.allclose(seen[:, 1, 1], [0.9, 0.1, 0.1])
+        assert np.allclose(seen[:, 0, 0], [0.3, 0.3, 0.5])
+    else:
+        assert np.allclose(seen, np.array([[[0, 0], [0, 1 if channels == "binary" else 0.6]]]), atol=1e-6)
+
+
+def test_a_picture_of_the_empty_scene(tmp_path: Path) -> None:
+    """The bars in front of a bright wall, which alone would be all white."""
+    wall = np.tile(np.linspace(150, 220, 12).astype(np.uint8), (12, 1))
+    Image.fromarray(wall).save(tmp_path / "wall.png")
+    frame = np.where(np.kron(BARS, np.ones((2, 2))) > 0, 20, wall).astype(np.uint8)
+    Image.fromarray(frame).save(tmp_path / "frame.png")
+    config = SegmentConfig(2, starts=1, background=str(tmp_path / "wall.png"))
+    found = segment(tmp_path / "frame.png", known_model(), config)
+    (only,) = found
+    assert found.ground is not None
+    assert np.array_equal(only.labels > 0, np.kron(BARS, np.ones((2, 2))) > 0)
+
+
+def test_a_model_with_a_ground_of_its_own_keeps_it(tmp_path: Path) -> None:
+    size = {"height": 6, "width": 6, "theta_size": 2, "convolutions": (), "hidden": 0}
+    model = NeuralEM(ModelConfig(**size, distribution="gaussian", prior="background"))
+    np.save(tmp_path / "clip.npy", balls(10)[0])
+    found = segment(tmp_path / "clip.npy", model, SegmentConfig(2, starts=1))
+    assert found.ground is None
+    assert found.choice == "none: the model has learned its own"

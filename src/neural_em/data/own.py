@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_em import fields
-from neural_em.data.clip_ground import MedianGround
+from neural_em.data.clip_ground import of_clip
 from neural_em.data.config import MAX_FRAMES, SPLITS, DataConfig, Part, Split, kind
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.fitting import Fit, Fitting, Frame, unit
+from neural_em.data.fitting import Fit, Fitting, unit
 from neural_em.data.hdf5 import is_hdf5, load_hdf5
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_clips
@@ -35,7 +35,7 @@ from neural_em.fields import Check, choice, integer, optional
 from neural_em.files import existing, from_home
 
 Channels = Literal["auto", "grey", "colour", "binary"]
-Background = Literal["none", "median"]
+Background = Literal["none", "median", "flat"]
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
@@ -58,8 +58,8 @@ class FileConfig(DataConfig):
         stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
             different splits share no frame, however small it is.
         threshold: ``binary`` frames are 1 above this.
-        background: ``median``: a frame is its distance from the median frame of its clip, for a camera that stands
-            still; ``none``: it is as it is.
+        background: ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
+            `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is.
         held_out: so many frames at the end of each clip are for validation and test, the rest for training; ``None``:
             sequences are dealt out.
     """
@@ -263,7 +263,7 @@ class _Filling:
         self.shape = (frames, fitting.depth, fitting.height, fitting.width)
 
     def dataset(self, device: torch.device | str, max_bytes: int | None, note: str) -> Dataset:
-        away = self.background == "median"  # a distance, which is no whole number
+        away = self.background != "none"  # a distance, which is no whole number
         floats = self.fitting.channels != "binary" and (away or any(clip.deep for clip in self.clips))
         kind: Any = np.float32 if floats else np.uint8
         levels = 1 if floats or self.fitting.channels == "binary" else 255
@@ -282,23 +282,23 @@ class _Filling:
         return StreamingDataset(reader, count, self.shape, groups is not None, device, note=note)
 
     def _fill(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
+        kind = frames.dtype
         clips = np.array([window.clip for window in self.windows])
         firsts = np.array([window.first for window in self.windows])
         for number in np.unique(clips).tolist():
             clip, rows = self.clips[number], np.flatnonzero(clips == number)
             wanted = np.unique(firsts[rows][:, None] + np.arange(self.frames)).tolist()
-            ground = MedianGround(clip, self.fitting) if self.background == "median" else None
+            ground = of_clip(self.background, clip, self.fitting) if self.background != "none" else None
             for position, frame in zip(wanted, clip.take(wanted), strict=True):
                 here = rows[(firsts[rows] <= position) & (position < firsts[rows] + self.frames)]
                 name = clip.frame_name(position)
-                fitted = self.fitting.frame(frame, name) if ground is None else self._away(ground, frame, name)
+                if ground is None:
+                    fitted = self.fitting.frame(frame, name)
+                else:  # on black, as a prior of 0 expects it
+                    fitted = ground[0].removed(ground[1].unit_frame(frame, name), self.fitting, 0.0).astype(kind)
                 frames[here, position - firsts[here]] = _stored(fitted, frames.dtype, name)
                 if groups is not None:
                     groups[here, position - firsts[here]] = self._labels(number, position, frame.shape[:2])
-
-    def _away(self, ground: MedianGround, frame: Frame, name: str) -> NDArray[Any]:
-        away = ground.difference(frame, name)
-        return (away > self.fitting.threshold).astype(np.uint8) if self.fitting.channels == "binary" else away
 
     def _labels(self, clip: int, position: int, size: tuple[int, ...]) -> NDArray[np.uint8] | int:
         assert self.masks is not None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from neural_em import randomness
 from neural_em.data import FileConfig, load_split
-from neural_em.data.clip_ground import MedianGround, sampled
+from neural_em.data.clip_ground import choose, seen_samples
 from neural_em.data.fitting import Fitting
 from neural_em.data.own import divided
 from neural_em.data.sources import Source, open_clips
@@ -32,7 +32,7 @@ _FRAMES, _FEWEST = 21, 12  # of a window; of a clip
 _WINDOWS = 48  # about so many, however long the clip is
 _EPOCHS, _PATIENCE = 60, 10
 _FORWARD = 0.35  # of a training step's time is a look at a held-out batch
-_MOVED, _EMPTY, _FULL = 0.1, 0.005, 0.5  # difference that is one; share of pixels that is nothing, or everything
+_EMPTY = 0.005  # a share of pixels that is nothing
 
 
 @dataclass(frozen=True)
@@ -104,30 +104,30 @@ def _cut(data: FileConfig, lengths: list[int]) -> FileConfig:
 def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
     """How to read the clips for the model: with which ground and threshold, and what to say of it."""
     channels = usual_channels(model)
-    fitting = Fitting(model.height, model.width, "colour" if channels == "colour" else "grey", "resize")
     fields: Any = {"height": model.height, "width": model.width, "fit": "resize", "channels": channels}
-    plain = [fitting.unit_frame(frame, name) for clip in clips for frame, name in sampled(clip)]
-    if isinstance(model.prior, str):
-        return FileConfig("file", path=".", **fields), "frames as they are: the model has a ground of its own"
-    away = [_away(clip, fitting) for clip in clips]
-    moved = float(np.mean([values > _MOVED for values in away]))
-    fixed = _EMPTY < moved < _FULL
-    values = np.concatenate([each.ravel() for each in (away if fixed else plain)])
-    why = f"frames as they are: {'the camera moves' if moved >= _FULL else 'nothing moves in front of the ground'}"
-    text = f"what differs from the median frame ({moved:.0%} of the pixels)" if fixed else why
-    fields["background"] = "median" if fixed else "none"
+    if model.prior != 0:
+        return FileConfig("file", path=".", **fields), "background: none: the model has a ground of its own"
+    fitting = Fitting(model.height, model.width, channels, "resize")
+    looks = [seen_samples(clip, fitting) for clip in clips]
+    choices = [choose(samples) for samples, _ in looks]
+    kinds = {"none" if ground is None else ground.kind for ground, _ in choices}
+    # one way for all clips: a ground is taken away where each has one
+    kind: Any = "none" if "none" in kinds else "flat" if kinds == {"flat"} else "median"
+    text = "background: " + next(why for ground, why in choices if (ground is None) == (kind == "none"))
     if channels == "binary":
-        fields["threshold"] = threshold = round(best_threshold(values), 3)
-        white = float((values > threshold).mean())
+        values = np.concatenate([samples.mean(axis=1).ravel() for samples, _ in looks])
+        if kind == "none":
+            fields["threshold"] = threshold = round(best_threshold(values), 3)
+            white = float((values > threshold).mean())
+            text += f"; black and white above {threshold:g}"
+        else:
+            there = [g.foreground(frame)[0].mean() for (samples, _), (g, _) in zip(looks, choices, strict=True) if g
+                     for frame in samples]  # fmt: skip
+            white = float(np.mean(there))
         if not _EMPTY < white < 1 - _EMPTY:
             refuse(clips[0].name, "something that stands out from the ground", f"{white:.2%} of its pixels")
-        text += f", as black and white above {threshold:g} ({white:.0%} white)"
-    return FileConfig("file", path=".", **fields), text
-
-
-def _away(clip: Source, fitting: Fitting) -> NDArray[np.float32]:
-    ground = MedianGround(clip, fitting)
-    return np.stack([ground.difference(frame, name) for frame, name in sampled(clip)])
+        text += f" ({white:.0%} white)"
+    return FileConfig("file", path=".", background=kind, **fields), text
 
 
 def best_threshold(values: NDArray[Any]) -> float:

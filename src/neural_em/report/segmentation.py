@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from neural_em.data.clip_ground import Ground
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.report.animation import animation_frames
 from neural_em.report.colours import Pixels, colour_groups, palette
@@ -25,7 +26,6 @@ from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
 from neural_em.report.track_files import COCO, TABLE, TrackWriter, centres
 from neural_em.segment import SCORES, Segmented
-from neural_em.segment.ground import Ground
 from neural_em.segment.truth import Watch
 from neural_em.storage.folders import check_new, new_folder
 

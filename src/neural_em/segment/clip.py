@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neural_em.data import clip_ground as grounds
+from neural_em.data.clip_ground import Ground, Picture
 from neural_em.data.fitting import Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
@@ -25,10 +27,8 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
-from neural_em.segment import ground as grounds
 from neural_em.segment.config import SegmentConfig
 from neural_em.segment.count import Counter
-from neural_em.segment.ground import Ground, Picture
 from neural_em.segment.pixels import Step, background, prior_of
 from neural_em.segment.stream import Stream
 
