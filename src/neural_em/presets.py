@@ -177,6 +177,11 @@ PRESETS: dict[str, Experiment] = {
     "sprites": Experiment(
         "sprites", network("sprites"), DataConfig("sprites", ground="colour"), replace(_COLOUR, components=5)
     ),
+    "objects": Experiment(
+        "objects", replace(network("flying-shapes"), height=32, width=32),
+        DataConfig("silhouettes", height=32, width=32, most_objects=5, smallest=0.2, speed=1.0),
+        TrainingConfig(components=6, epochs=40, patience=None, schedule="cosine"),
+    ),
     "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
     "tagger": _TAGGER,
     "tagger-batch-norm": replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
@@ -199,6 +204,7 @@ ABOUT: dict[str, str] = {
     "coloured-digits": "RNN-EM on two moving digits of any colour, on a ground of any colour",
     "tetrominoes": "RNN-EM on single images of three tetrominoes on black",
     "sprites": "RNN-EM on one to four moving sprites of any colour, size and angle, on a ground of any colour",
+    "objects": "RNN-EM on silhouettes of moving objects of many kinds, what is left of a clip without its ground",
     "curtain": "R-NEM on three balls that pass behind a curtain",
     "tagger": "Tagger, which the paper compares itself with, on its own images of 20 x 20 pixels, with layer norm",
     "tagger-batch-norm": "the same with batch norm: scores depend on which images share a batch",

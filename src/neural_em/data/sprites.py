@@ -1,4 +1,4 @@
-"""Sprites and objects: geometric figures of any size and angle, in colour, still or moving by fractions of a pixel."""
+"""Geometric figures of any size and angle, still or moving by fractions of a pixel: in colour, or as silhouettes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ColourConfig, Drawn
+from neural_em.data.colour import ColourConfig, ColourScenes, Drawn
 from neural_em.data.config import Split, kind
+from neural_em.data.generated import Painted
 from neural_em.data.motion import HEADINGS, UNIT, directions, wander
+from neural_em.data.painting import Objects
 from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, family_pictures
 from neural_em.data.surfaces import SHADED, TEXTURED, surfaces
 from neural_em.errors import refuse
@@ -21,12 +23,12 @@ from neural_em.fields import TINY, Check, choice, number, several
 
 _SMALLEST = 3  # pixels
 SURFACES = ("flat", "shaded", "textured", "mixed")
+_MANY = ("ellipse", "polygon", "star", "letter", "blob", "ring")
 
 
-@kind("sprites")
 @dataclass(frozen=True, kw_only=True)
-class SpritesConfig(ColourConfig):
-    """Ellipses, squares and hearts of any colour, size and angle."""
+class FiguresConfig(ColourConfig):
+    """Figures of any size and angle: what they are and how they move."""
 
     objects: int = 1
     most_objects: int | None = 4
@@ -37,18 +39,12 @@ class SpritesConfig(ColourConfig):
     largest: float = 0.4  # likewise
     speed: float = 2.0  # an object's, at most, in pixels a frame; any up to it, in any direction, is equally likely
     motion: str = "straight"  # or ``varied``: some stand, some fly straight, in curves, ever faster or ever slower
-    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
-    grey: float = 0.0  # the share of sequences without colour
-    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "shapes": several(choice(FAMILIES), f"a list of {', '.join(FAMILIES)}"),
         **dict.fromkeys(("smallest", "largest"), number("a number above 0, at most 1", TINY, 1)),
         "speed": number("a number from 0 to 100", 0, 100),
         "motion": choice(("straight", "varied")),
-        "surface": choice(SURFACES),
-        "grey": number("a number from 0 to 1", 0, 1),
-        "noise": number("a number from 0 to 1", 0, 1),
     }
 
     def check_together(self) -> None:
@@ -60,10 +56,6 @@ class SpritesConfig(ColourConfig):
             refuse("smallest", f"{_SMALLEST} pixels or more, or nothing is seen", f"{pixels:g} pixels")
         if len(set(self.shapes)) != len(self.shapes):
             refuse("shapes", "each family once", list(self.shapes))
-
-    @property
-    def plain(self) -> bool:
-        return self.surface == "flat" and self.noise == 0
 
     @property
     def reach(self) -> int:
@@ -89,6 +81,26 @@ class SpritesConfig(ColourConfig):
         path = wander(key, start, room, self.frames, int(self.speed * UNIT), self.motion == "varied")
         return Drawn(picture, turn, path + (size // 2)[..., None, None], size)
 
+
+@kind("sprites")
+@dataclass(frozen=True, kw_only=True)
+class SpritesConfig(FiguresConfig):
+    """Ellipses, squares and hearts of any colour, size and angle."""
+
+    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
+    grey: float = 0.0  # the share of sequences without colour
+    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "surface": choice(SURFACES),
+        "grey": number("a number from 0 to 1", 0, 1),
+        "noise": number("a number from 0 to 1", 0, 1),
+    }
+
+    @property
+    def plain(self) -> bool:
+        return self.surface == "flat" and self.noise == 0
+
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A third of mixed surfaces is flat, a third shaded, a third textured."""
         grey = randomness.uniform(key, 1, stream=6)[:, 0] < self.grey
@@ -112,7 +124,7 @@ class ObjectsConfig(SpritesConfig):
 
     most_objects: int | None = 6
     ground: str = "mixed"
-    shapes: tuple[str, ...] = ("ellipse", "polygon", "star", "letter", "blob", "ring")
+    shapes: tuple[str, ...] = _MANY
     smallest: float = 1 / 12
     largest: float = 1 / 2
     speed: float = 4.0
@@ -120,3 +132,35 @@ class ObjectsConfig(SpritesConfig):
     surface: str = "mixed"
     grey: float = 0.25
     noise: float = 0.05
+
+
+@kind("silhouettes")
+@dataclass(frozen=True, kw_only=True)
+class SilhouettesConfig(FiguresConfig):
+    """What is left of objects of great variety when their ground is taken away: white on black."""
+
+    most_objects: int | None = 6
+    shapes: tuple[str, ...] = _MANY
+    smallest: float = 1 / 8
+    largest: float = 2 / 5
+    speed: float = 3.0
+    motion: str = "varied"
+
+    CHANNELS: ClassVar[int] = 1
+    CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> ColourScenes:
+        return Silhouettes(self, split, seed, device)
+
+
+class Silhouettes(ColourScenes):
+    """A pixel is 1 where any object is."""
+
+    levels = 1
+
+    def paint(self, drawn: Objects) -> Painted:
+        groups = self.painter.paint(drawn)[1]
+        return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
+
+    def described(self, drawn: Objects) -> dict[str, Tensor]:
+        return {name: part for name, part in super().described(drawn).items() if name != "colour"}
