@@ -17,6 +17,7 @@ version = release = neural_em.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathtext"]
 html_math_renderer = "mathtext"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
