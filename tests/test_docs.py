@@ -79,10 +79,22 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
-def test_links_to_files_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_a_page_can_be_read_where_the_code_is_hosted(page: Path) -> None:
+    """Links and pictures lead to files, and nothing but the reference needs Sphinx to be shown."""
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(
+        r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    )
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert page.name == "api.md" or not re.search(r"^(```|:::)\{|\{\w+\}`|^\$\$", text, re.MULTILINE)
+
+
+def test_the_index_names_every_page() -> None:
+    linked = set(
+        re.findall(r"^- \[.*?\]\((.*?)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert linked == {page.name for page in PAGES[1:]} - {"index.md"}
 
 
 def test_every_make_target_that_is_named_exists() -> None:

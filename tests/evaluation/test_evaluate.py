@@ -104,7 +104,7 @@ def test_without_groups_there_are_losses_and_confidence() -> None:
     assert not result.whole_sequence
     assert not result.baselines
     assert result.unscored_images == 0
-    assert result.examples() == {"best": 0, "typical": 0, "worst": 0}
+    assert len(set(result.examples().values())) == 3  # of four equal sequences
 
 
 def test_static_repeats_the_first_frame() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -105,6 +106,8 @@ def test_examples_are_the_extremes_and_the_median(result: Result) -> None:
     values = dict(enumerate(result.per_sequence["ami_max"]))
     order = sorted((index for index in values if values[index] is not None), key=lambda index: values[index])
     assert result.examples() == {"best": order[-1], "typical": order[2], "worst": order[0]}
+    same = dataclasses.replace(result, per_sequence={"ami_max": (1.0, 1.0, None, 1.0)})
+    assert set(same.examples().values()) == {0, 1, 3}  # three sequences, though they score alike
     losses = result.per_sequence["total"]
     assert result.examples("total")["best"] == losses.index(min(losses))
     with pytest.raises(NeuralEMError, match=r"score: expected one of .*did you mean 'ami_max'"):

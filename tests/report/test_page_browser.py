@@ -275,6 +275,16 @@ def test_everything_is_reached_by_the_tab_key(browser, page):
     assert {"player card", "back", "play", "next", "range", "checkbox"} <= reached
 
 
+LABELS = "document.querySelectorAll('.chart > svg text').length"
+CUT = """Array.from(document.querySelectorAll('.chart > svg')).flatMap((chart) => {
+  const box = chart.getBoundingClientRect(), texts = Array.from(chart.querySelectorAll('text'));
+  const boxes = texts.map((text) => text.getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+  return texts.filter((text, n) => boxes[n].left < box.left - 0.5 || boxes[n].right > box.right + 0.5
+    || boxes[n].bottom > box.bottom + 0.5 || boxes.some((other, m) => m !== n && over(boxes[n], other)));
+}).map((text) => text.textContent)"""
+
+
 def test_it_fits_a_phone_and_follows_the_dark(browser, page, tmp_path):
     browser.open(page)
     desktop = browser.screenshot(tmp_path / "desktop.png", 1280, 900)
@@ -289,6 +299,9 @@ def test_it_fits_a_phone_and_follows_the_dark(browser, page, tmp_path):
         browser.value("Math.min(...Array.from(document.querySelectorAll('.controls button'), (b) => b.clientHeight))")
         >= 38
     )
+    # no label of a chart is cut off at its edge or runs into another one
+    assert browser.value(LABELS) > 20
+    assert browser.value(CUT) == []
     # every pixel of a panel is a whole number of screen pixels wide
     ratio = browser.value(
         "(() => { const c = document.querySelector('canvas'); return parseFloat(c.style.width) * 2 / c.width; })()"

@@ -67,6 +67,14 @@ def test_it_counts_the_labels_of_each_frame_and_colours_them(tmp_path: Path) -> 
     assert 'aria-label="tracks"' not in page
 
 
+def test_a_single_picture_has_nothing_to_step_through(tmp_path: Path) -> None:
+    row = {"frame": 0, "object": 1, "x": 2, "y": 2, "width": 3, "height": 3, "area": 9}
+    page = write_page(folder_of(tmp_path / "out", np.ones((1, *SIZE), int)), tracks=[row]).read_text()
+    large = re.findall(r'aria-label="([^"]*)" width="\d+" height="\d+" class="photo"', page)
+    assert large == ["found objects", "boxes", "picture"]
+    assert "plays and pauses" not in page
+
+
 def test_tracks_are_drawn_where_the_object_was(tmp_path: Path) -> None:
     size = {"width": 6, "height": 6, "area": 36}
     rows = [{"frame": t, "object": 1, "x": 5 + 10 * t, "y": 15, **size} for t in range(3)]

@@ -73,7 +73,7 @@ def test_what_goes_beyond_the_paper_is_set_beside_its_number_but_not_counted_as_
         done = trained(evaluations={number.evaluation: evaluated(0.9)})
         found = cells({number.training: record(number.training, done)})
         page = render(found, {}, Path("runs"))
-        assert "Of the paper's 20 numbers 0 have been run here" in page
+        assert "0 of the paper's 20 numbers have been run here" in page
         assert "## Beyond the paper" not in render(cells({}), {}, Path("runs"))
         after = page[page.index("## Beyond the paper") :]
         paper = f"{number.mean:.3f} ± {number.deviation:.3f}"

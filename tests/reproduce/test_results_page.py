@@ -113,7 +113,7 @@ def test_no_run_no_number() -> None:
         )  # fmt: skip
         ours = [cell.strip() for cell in line.strip("|").split("|")][3:]
         assert ours == ["*missing*", "–", "0", "–", "–"]
-    assert "Of the paper's 20 numbers 0 have been run here" in page
+    assert "0 of the paper's 20 numbers have been run here" in page
     assert page.count("figure only") == 7
     assert "- `nem reproduce flying-mnist`: test, three digits, static digits, 50 steps\n" in page
     assert "## Runs" not in page

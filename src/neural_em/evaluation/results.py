@@ -133,7 +133,7 @@ class Result:
         return steps
 
     def examples(self, score: str | None = None) -> dict[str, int]:
-        """Indices of the best, the typical (nearest to the median) and the worst sequence by the last step.
+        """Indices of the best, the typical (in the middle) and the worst sequence by the last step.
 
         By default they are chosen by AMI(max), or by the smallest loss where there are no groups.
         """
@@ -145,8 +145,8 @@ class Result:
             raise NeuralEMError(f"{score}: no sequence has a value")
         if score in (*LOSSES, "relational"):
             values = -values
-        typical = np.nanargmin(np.abs(values - np.nanmedian(values)))
-        return {"best": int(np.nanargmax(values)), "typical": int(typical), "worst": int(np.nanargmin(values))}
+        order = np.argsort(values, kind="stable")[: np.sum(~np.isnan(values))]  # NaN comes last
+        return {"best": int(order[-1]), "typical": int(order[len(order) // 2]), "worst": int(order[0])}
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """All summaries in one long table; see COLUMNS. Steps count from 1."""

@@ -28,6 +28,13 @@ from neural_em.report.tables import MISSING, number
 KEYS = """<p class="note keys"><kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd>
 <kbd>End</kbd> jump, in the player last used.</p>"""
 
+PANELS = """<p class="note">In the assignment each pixel has the colour of the component that owns it, or a mixture
+where several share it. Below is what each component predicts. True groups, where there are some, are never shown to the
+model; what is black in them is not scored.</p>"""
+
+SCORES = """<p class="note">AMI, ARI and matched IoU say how well the grouping agrees with the true one: 1 is perfect,
+and 0 is chance for AMI and ARI.</p>"""
+
 ROLLOUT = """After the steps with input the model goes on with its own predictions. Repeating the last frame is what it
 would cost to expect that nothing moves; scores are of the assignment to the model's own prediction."""
 
@@ -104,14 +111,15 @@ def _scores(runs: Sequence[RunReport]) -> str:
     tables = [{k: v for k, v in configs.flat(run.evaluation).items() if not isinstance(v, lists)} for run in runs]
     unknown = {key for key in tables[0] if all(table.get(key) is None for table in tables)} if tables else set()
     tables = [{key: value for key, value in table.items() if key not in unknown} for table in tables]
-    return _table(runs, tables, words, _rounded) if any(tables) else ""
+    note = SCORES if any("AMI" in words(key) for table in tables for key in table) else ""
+    return note + _table(runs, tables, words, _rounded) if any(tables) else ""
 
 
 def _sequences(runs: Sequence[RunReport]) -> str:
     count = sum(len(run.sequences) for run in runs)
     if not count:
         return ""
-    parts = [KEYS]
+    parts = [PANELS, KEYS]
     if count > 1:
         checked = " checked" if len(runs) > 1 else ""
         parts.append(

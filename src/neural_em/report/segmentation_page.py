@@ -84,17 +84,18 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     for picture, labels in zip(over, _labels(folder / "labels", shown), strict=True):
         counts.append(len(np.unique(labels[labels > 0])))
         _colour(picture, _resized(labels, size))
-    photos = {"found objects": over}
+    photos, one = {"found objects": over}, total == 1
     if tracks:
-        photos["tracks"] = _with_tracks(pictures, shown, tracks, size)
+        photos["boxes" if one else "tracks"] = _with_tracks(pictures, shown, tracks, size)
         counts = _counts(shown, tracks)
-    photos["clip"] = pictures
+    photos["picture" if one else "clip"] = pictures
     texts = [f"{number} object{'' if number == 1 else 's'}" for number in counts]
-    delay = DELAY if total == 1 else max(40, round(1000 * shown.step / (summary.get("fps") or 1000 / DELAY)))
+    delay = DELAY if one else max(40, round(1000 * shown.step / (summary.get("fps") or 1000 / DELAY)))
     sequence = SequenceReport("clip", seen["frames"], seen["gamma"], seen["psi"])
-    lines = [Line("objects", list(shown), counts)] if total > 1 else []
+    lines = [Line("objects", list(shown), counts)] if not one else []
     chart = line_chart("Objects in each frame", lines, "frame", whole=True)
-    parts = [KEYS, f'<div class="players">{player(sequence, "Frame by frame", photos, texts, delay)}</div>']
+    shown_player = player(sequence, "What it found" if one else "Frame by frame", photos, texts, delay)
+    parts = ["" if one else KEYS, f'<div class="players">{shown_player}</div>']
     if shown.step > 1:
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
     parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')

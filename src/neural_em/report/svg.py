@@ -13,6 +13,7 @@ import numpy as np
 from neural_em.report.plots import DASHES, GRID, INK, LINES, SPINE, Line, draw_lines, new_figure
 
 WIDTH, HEIGHT = 460, 260  # the page's units; a figure's are 72 to the inch
+TEXT = 17  # the largest that the style sheet makes the text, on a phone: there is room for that
 COLOURS = len(LINES)
 DASHED = '<svg viewBox="0 0 26 8" aria-hidden="true"><path class="line dash-1" d="M1 4h24"/></svg>'
 _FROM_PAGE = {"#ffffff": "none", INK: "var(--soft)", SPINE: "var(--soft)", GRID: "var(--grid)"} | {
@@ -42,7 +43,8 @@ def line_chart(title: str, lines: Sequence[Line], x_label: str, mark: int | None
     axes.locator_params(axis="y", nbins=6, integer=whole)
     if whole:
         axes.set_ylim(0, 1.2 * max(1, *(np.nanmax(line.y) for line, _ in shown)))
-    axes.tick_params(bottom=False, left=False)
+    axes.tick_params(bottom=False, left=False, labelsize=TEXT)
+    axes.xaxis.label.set_fontsize(TEXT)
     axes.spines["left"].set_visible(False)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nem"}):

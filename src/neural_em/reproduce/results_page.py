@@ -70,8 +70,8 @@ def _overview(cells: Sequence[Cell]) -> str:
     done, numbers = [cell for cell in cells if not cell.missing], sum(cell.paper.mean is not None for cell in cells)
     counted = sum(cell.paper.mean is not None for cell in done)
     return (
-        f"Of the paper's {numbers} numbers {counted} have been run here, of its {len(cells) - numbers} bars and points "
-        f"that it gives no number for, {len(done) - counted}."
+        f"{counted} of the paper's {numbers} numbers have been run here, and {len(done) - counted} of the "
+        f"{len(cells) - numbers} bars and points that it draws without a number."
     )
 
 
