@@ -37,7 +37,7 @@ class TrainingConfig(fields.Checked):
         learning_rate: of Adam.
         schedule: of the learning rate: ``constant``, or ``cosine``, which lets it fall to zero over all ``epochs``; a
             run that has begun then keeps their number.
-        first_deviation: of the E-step in the first training step; it then shrinks by the same factor each step, to the
+        first_deviation: of the E-step in the first training step; it then changes by the same factor each step, to the
             model's own after ``deviation_epochs``. Validation and tests always have the model's own. Not given: always.
         deviation_epochs: see ``first_deviation``.
         epochs: largest number of epochs.
