@@ -85,7 +85,7 @@ def writable(path: str | os.PathLike[str]) -> Path:
     if os.path.exists(target) and not os.path.isfile(target):  # the new file would take the place of a device or a pipe
         refuse(str(target), "the name of a file to write", "something else")
     if not os.path.isdir(target.parent):
-        refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
+        raise NeuralEMError(f"{target}: cannot be written: there is no folder {str(target.parent)!r}")
     return target
 
 

@@ -50,7 +50,7 @@ class Step(nn.Module):
 
 
 class StepOfImages(Step):
-    """Of a model whose prior is the images' own: it is an input, the same for all steps of an image."""
+    """The step of a model whose prior is the image's own: the prior is an input, the same for all steps."""
 
     def forward(  # type: ignore[override]
         self, theta: Tensor, psi: Tensor, gamma: Tensor, prior: Tensor, x_noisy: Tensor, x_next: Tensor
