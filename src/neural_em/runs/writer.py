@@ -18,14 +18,13 @@ import torch
 from safetensors.torch import save as to_bytes
 
 from neural_em.errors import NeuralEMError
-from neural_em.files import checksum, write_whole
+from neural_em.files import checksum, told, write_whole
 from neural_em.model import BaseConfig, Model
 from neural_em.runs import checkpoint, environment
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
 from neural_em.storage import weights as stored
-from neural_em.storage.folders import told
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig

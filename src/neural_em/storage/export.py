@@ -34,12 +34,16 @@ START_INPUTS, START_OUTPUTS = ("gamma", "first_frame"), ("theta", "psi", "prior"
 OUTPUTS = tuple(f"{name}_out" for name in (*CARRIED, *Info._fields))
 
 
-class Step(nn.Module):
-    """`NeuralEM.step` with plain tensors: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
+class Part(nn.Module):
+    """Something that a model does, with plain tensors."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+
+
+class Step(Part):
+    """`NeuralEM.step`: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
         return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
@@ -58,24 +62,16 @@ class StepOfImages(Step):
         return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
 
-class Start(nn.Module):
+class Start(Part):
     """The first theta and psi, and the images' own prior where the model has one, from gamma and the first frame."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, gamma: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         theta, psi, _, prior = self.model.first_state(x, gamma)
         return (theta, psi) if prior is None else (theta, psi, prior.clone())
 
 
-class Unroll(nn.Module):
+class Unroll(Part):
     """T steps from the start: x (T+1,B,C,H,W), x_noisy (T,B,C,H,W), gamma (B,K,1,H,W) to every step's outputs."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
         """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
