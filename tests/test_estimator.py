@@ -227,7 +227,7 @@ def test_without_scikit_learn_the_package_works_and_the_estimator_says_what_to_i
         "except neural_em.NeuralEMError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "NeuralEMClustering: expected scikit-learn (pip install 'neural-em[estimator]'), got none\n"
+    assert done.stdout == "NeuralEMClustering needs scikit-learn: pip install 'neural-em[estimator]'\n"
 
 
 @pytest.mark.gpu

@@ -46,9 +46,9 @@ def from_dict(
 ) -> C:
     """Builds a config of class ``cls``; fields that are not given keep their defaults.
 
-    Where several classes share a field, ``class_for`` of the one that is named chooses among them by the values. What
-    values of another class, or, if they were ``stored``, of an earlier form of the class mean, its ``from_other`` and
-    ``from_older`` say.
+    A class may have three methods for it: ``class_for`` chooses one of its subclasses by the values; ``from_older``
+    says what the values of an older file mean, if they were ``stored``; else ``from_other`` says what those of another
+    subclass mean.
 
     Args:
         cls: the class.

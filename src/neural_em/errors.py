@@ -64,13 +64,6 @@ def check_number(name: str, value: Any, expected: str, least: float = -LARGEST, 
     return number
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """The value, if it is True or False."""
-    if not isinstance(value, bool):
-        refuse(name, "True or False", repr(value))
-    return value
-
-
 def printable(text: str) -> str:
     """The text without what would break its line or command a terminal: such characters as Python writes them."""
     if text.isprintable():

@@ -33,9 +33,7 @@ try:
     from sklearn.utils import check_array, check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise NeuralEMError(
-        "NeuralEMClustering: expected scikit-learn (pip install 'neural-em[estimator]'), got none"
-    ) from None
+    raise NeuralEMError("NeuralEMClustering needs scikit-learn: pip install 'neural-em[estimator]'") from None
 
 _HELD_OUT, _START = 0x48454C, 0x535441  # tell the draws under one seed apart
 

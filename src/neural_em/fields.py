@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from neural_em.errors import check_flag, check_integer, check_number, refuse, show, unknown
+from neural_em.errors import check_integer, check_number, refuse, show, unknown
 
 Check = Callable[[str, Any], Any]
 TINY = sys.float_info.min  # the smallest number above 0
@@ -46,8 +46,7 @@ def number(expected: str, least: float | None = None, most: float | None = None)
 
 def flag(name: str, value: Any) -> bool:
     """True or False."""
-    check_flag(name, value)
-    return bool(value)
+    return value if isinstance(value, bool) else refuse(name, "True or False", repr(value))
 
 
 def text(name: str, value: Any) -> str:

@@ -17,6 +17,15 @@ from neural_em.errors import NeuralEMError, refuse
 
 
 @contextlib.contextmanager
+def told(path: object, verb: str = "written") -> Iterator[None]:
+    """Turns the system's refusal to read or write something into the project's error, in one line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a null character in a name
+        raise NeuralEMError(f"{path}: cannot be {verb}: {getattr(error, 'strerror', None) or error}") from None
+
+
+@contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterator[Path]:
     """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error.
 
@@ -69,10 +78,8 @@ def read_json(path: Path, most: int) -> Any:
 
 def make(folder: Path) -> None:
     """Makes a folder, and those above it, where it is not there."""
-    try:
+    with told(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NeuralEMError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def writable(path: str | os.PathLike[str]) -> Path:
@@ -85,16 +92,14 @@ def writable(path: str | os.PathLike[str]) -> Path:
     if os.path.exists(target) and not os.path.isfile(target):  # the new file would take the place of a device or a pipe
         refuse(str(target), "the name of a file to write", "something else")
     if not os.path.isdir(target.parent):
-        refuse(str(target), "a folder that exists", f"{str(target.parent)!r}")
+        raise NeuralEMError(f"{target}: cannot be written: there is no folder {str(target.parent)!r}")
     return target
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file, which tells one content from another."""
-    try:
+    with told(path, "read"):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise NeuralEMError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def from_home(path: str | os.PathLike[str]) -> Path:
@@ -110,10 +115,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
 def existing(path: str | os.PathLike[str]) -> Path:
     """The path, if a file or a folder is there."""
     found = from_home(path)
-    try:
+    with told(found, "read"):
         mode = found.stat().st_mode
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise NeuralEMError(f"{found}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a device or a pipe might never end
         refuse(str(found), "a file or a folder", "something else")
     return found

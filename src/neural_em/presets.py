@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.data.balls import CURTAIN
 from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.fields import Check, Checked, optional
 from neural_em.files import absolute
 from neural_em.model import BaseConfig, ModelConfig
 from neural_em.model import preset as network
@@ -26,7 +27,7 @@ _PATHS = {"data.path": 1, "data.masks": 1, "weights": 3}  # how much of them a n
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Checked):
     """Everything that decides what a run computes."""
 
     name: str = "flying-shapes"  # of the preset it comes from
@@ -42,14 +43,15 @@ class Experiment:
     # weight file; random weights where not given
     weights: str | None = None
 
-    def __post_init__(self) -> None:
+    CHECKS: ClassVar[Mapping[str, Check]] = {"weights": optional(lambda name, value: lasting_name(value))}
+
+    def check_together(self) -> None:
+        """Refuses settings of different parts that are at odds."""
         frames, steps = getattr(self.data, "frames", None), self.training.steps
         if frames is not None and frames > 1 and steps is not None and steps >= frames:
             refuse("training.steps", f"from 1 to {frames - 1} for {frames} frames", steps)
-        if self.weights is not None:
-            object.__setattr__(self, "weights", lasting_name(self.weights))
-            if (size := getattr(self.model, "step_size", None)) is not None:
-                raise NeuralEMError(f"model.step_size={size} is for random weights; those to begin with have their own")
+        if self.weights is not None and (size := getattr(self.model, "step_size", None)) is not None:
+            raise NeuralEMError(f"model.step_size={size} is for random weights; those to begin with have their own")
         if any(configs.field_of(assignment) == "weights" for stage in self.stages for assignment in stage):
             raise NeuralEMError("stages cannot set weights: each goes on with those of the one before")
         if self.carry_optimizer and not self.stages:

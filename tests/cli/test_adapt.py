@@ -83,7 +83,7 @@ def test_a_moving_camera_is_said(run_nem: Run, start: Path, tmp_path: Path) -> N
     ("clip", "said"),
     [
         (np.zeros((5, 24, 30), np.uint8), "a clip of at least 12 frames, got 5"),
-        (np.zeros((40, 24, 30), np.uint8), "something that stands out from the ground"),
+        (np.zeros((40, 24, 30), np.uint8), "of its pixels stand out from the ground, too few"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(

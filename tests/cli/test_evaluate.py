@@ -148,7 +148,7 @@ def test_a_rollout_of_ones_own_data_needs_its_frames(run_nem: Run, hand_made: Ru
     assert "expected at least 5 frames, got 4" in refused(
         "evaluate", run.folder, "--rollout", 2, "--steps", 2, "--device", "cpu"
     )
-    assert "rollout: expected" in refused("evaluate", run.folder, "--rollout", 3, "--device", "cpu")
+    assert "rollout=3: " in refused("evaluate", run.folder, "--rollout", 3, "--device", "cpu")
     assert "rollout: expected an integer from 0" in refused("evaluate", run.folder, "--rollout", -1)
 
 

@@ -179,7 +179,7 @@ def test_splits_and_seeds_differ() -> None:
     ("fields", "message"),
     [
         ({"radii": (3, 4), "masses": (1,)}, "masses: expected one for each of 2 radii, got 1"),
-        ({"objects": 5, "most_objects": 4}, "most_objects: expected at least 5"),
+        ({"objects": 5, "most_objects": 4}, "most_objects=4 is below objects=5; set both"),
         ({"radii": (40,), "masses": (1,)}, "height and width: expected room for balls of radius 40"),
         ({"objects": 60}, "objects: expected at most 15"),
         ({"speed": -1}, "speed: expected a number from 0 to 100, got -1"),

@@ -60,5 +60,8 @@ def test_the_ends_of_clips_are_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("held_out", [2, 8])
 def test_what_leaves_no_sequence_is_refused(held_out: int, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", counted(10))
-    with pytest.raises(NeuralEMError, match=r"a.npy: expected a sequence of 3 frames before and one in the"):
+    with pytest.raises(
+        NeuralEMError,
+        match=rf"a.npy: sequences of 3 frames must fit into the {held_out} held out and into the {10 - held_out} b",
+    ):
         load(tmp_path / "a.npy", frames=3, held_out=held_out)

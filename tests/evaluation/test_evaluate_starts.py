@@ -49,9 +49,9 @@ def test_a_rollout_is_scored_apart() -> None:
 
 
 def test_a_rollout_needs_frames_to_be_compared_with() -> None:
-    with pytest.raises(NeuralEMError, match=r"rollout: expected 9 frames a sequence, for 3 \+ 5 steps, got 6"):
+    with pytest.raises(NeuralEMError, match=r"^rollout=5: 3 \+ 5 steps need 9 frames, and a sequence has 6$"):
         evaluate(Perfect(), sequences(2), EvaluationConfig(components=3, steps=3, rollout=5))
-    with pytest.raises(NeuralEMError, match=r"expected 7 frames a sequence, for 1 \+ 5 steps"):
+    with pytest.raises(NeuralEMError, match=r"1 \+ 5 steps need 7 frames"):
         evaluate(Perfect(), sequences(2), EvaluationConfig(components=3, rollout=5))
     with pytest.raises(NeuralEMError, match="rollout: expected an integer from 0 to 100000, got -1"):
         EvaluationConfig(components=3, rollout=-1)

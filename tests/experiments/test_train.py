@@ -220,7 +220,7 @@ def test_fresh_data_are_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_there(device: str, tmp_path: Path) -> None:
     """Named, with what is possible."""
-    with pytest.raises(NeuralEMError, match="device: expected"):
+    with pytest.raises(NeuralEMError, match=r"^device[:=]"):
         train(build("flying-shapes", TINY), tmp_path / "run", device=device, quiet=True)
 
 

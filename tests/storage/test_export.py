@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from torch import Tensor
 
 import neural_em
 from neural_em import ModelConfig, NeuralEM, NeuralEMError
-from neural_em.model import PRESETS, NoiseConfig, State
+from neural_em.model import MODELS, PRESETS, BaseConfig, Info, Model, NoiseConfig, State, build
 from neural_em.model.fast import accelerate
 from neural_em.model.m_step import M_STEPS, RecurrentMStep
+from neural_em.model.unrolled import UnrolledModel
 from neural_em.storage.export import OUTPUTS, export, step_inputs
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -40,14 +41,14 @@ CONFIGS = {
 STEPS = 2
 
 
-def unroll_inputs(model: NeuralEM, samples: int, components: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def unroll_inputs(model: Model, samples: int, components: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     c, generator = model.config, torch.Generator().manual_seed(samples + 10 * components)
     x = torch.rand(steps + 1, samples, c.channels, c.height, c.width, generator=generator).round()
     gamma = model.start(x[0], components, generator=generator).gamma
     return x, model.add_noise(x[:-1], generator), gamma
 
 
-def expected(model: NeuralEM, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> list[np.ndarray]:
+def expected(model: Model, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> list[np.ndarray]:
     """Every step's state and losses, from the model's own steps."""
     state, rows = model.start(x[0], gamma.shape[1], gamma), []
     with torch.no_grad():
@@ -172,6 +173,53 @@ def test_another_m_step_is_exported_too(tmp_path: Path, monkeypatch: pytest.Monk
     inputs = unroll_inputs(model, 2, 3, STEPS)
     found = [part.numpy() for part in unroll(*inputs)]
     assert_equal(found, step_by_step(model, found, *inputs))
+
+
+@dataclass(frozen=True)
+class PlainConfig(BaseConfig):
+    """Of the smallest model that can be."""
+
+    kind: str = "plain"
+    theta_size: int = 4
+
+
+class Plain(UnrolledModel):
+    """One layer, a start that is not zero, and one loss under all names."""
+
+    def __init__(self, config: PlainConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config: PlainConfig = config
+        size = (config.theta_size, config.channels * config.height * config.width)
+        self.weight = torch.nn.Parameter(torch.randn(size, generator=torch.Generator().manual_seed(seed)))
+
+    def first_state(self, x: Tensor, gamma: Tensor) -> State:
+        theta = x.new_full((*gamma.shape[:2], self.config.theta_size), 0.5)
+        return State(theta, (theta @ self.weight).sigmoid().unflatten(2, x.shape[1:]), gamma)
+
+    def advance(self, state: State, x_noisy: Tensor, x_next: Tensor, losses: bool) -> tuple[State, Info]:
+        theta, psi, gamma, _ = state
+        theta = theta + (gamma * (x_noisy.unsqueeze(1) - psi)).flatten(2) @ self.weight.T
+        psi = (theta @ self.weight).sigmoid().view_as(psi)
+        likelihood = self.distribution.likelihood(x_next.unsqueeze(1), psi)
+        loss = -(gamma * likelihood.log()).sum(dim=(1, 2, 3, 4))
+        return State(theta, psi, likelihood / likelihood.sum(dim=1, keepdim=True)), Info(loss, loss, loss, loss)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_another_model_is_exported_with_its_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setitem(MODELS, PlainConfig, Plain)
+    model = build(PlainConfig(height=5, width=6), seed=4)
+    files = export(model, tmp_path / "out", format, steps=STEPS)
+    assert "kind plain" in json.loads(files["about"].read_text())["start"]
+    inputs = unroll_inputs(model, 2, 3, STEPS)
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(str(files["unroll"]))
+        found = session.run(None, {name: a.numpy() for name, a in zip(("x", "x_noisy", "gamma"), inputs, strict=True)})
+    else:
+        found = [part.numpy() for part in torch.export.load(str(files["unroll"])).module()(*inputs)]
+    assert_equal(found, expected(model, *inputs))
 
 
 def test_nothing_to_see_is_no_reason_for_not_a_number(exported: tuple[NeuralEM, Path]) -> None:

@@ -165,7 +165,7 @@ def test_a_loaded_model_trains_and_is_saved_over_its_own_file(file):
 
 
 @pytest.mark.parametrize(("place", "reason"), [
-    ("missing/model", "a folder that exists"), ("file/model", "a folder that exists"), ("folder", "got a folder"),
+    ("missing/model", "there is no folder"), ("file/model", "there is no folder"), ("folder", "got a folder"),
     ("x" * 300, "File name too long"), ("nul\0byte", "the name of a file"),
 ], ids=repr)  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_and_nothing_is_left(tmp_path, place, reason):

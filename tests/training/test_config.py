@@ -13,7 +13,7 @@ from neural_em.training import TrainingConfig, fit
 def test_bfloat16_is_for_the_fast_engine_on_a_gpu():
     with pytest.raises(NeuralEMError, match=r"^training\.precision=bf16 needs training\.engine=fast$"):
         TrainingConfig(precision="bf16", engine="plain")
-    with pytest.raises(NeuralEMError, match=r"^training.precision: expected a CUDA GPU.*, got bf16 on cpu$"):
+    with pytest.raises(NeuralEMError, match=r"^training.precision=bf16 needs a CUDA GPU that has it; .* on cpu$"):
         fit(NeuralEM(preset("static-shapes")), torch.zeros(1, 2, 1, 28, 28), TrainingConfig(precision="bf16"))
 
 

@@ -97,7 +97,7 @@ def reproduce(
         for name, _, problem in (each.partition(": ") for each in work.problems):
             named.setdefault(problem, []).append(name)
         problems = "; ".join(f"{', '.join(names)}: {problem}" for problem, names in named.items())
-        raise NeuralEMError(f"reproduce: expected all to end well, got problems in {count}: {problems}")
+        raise NeuralEMError(f"reproduce: problems in {count}: {problems}")
 
 
 def _mnist_once(say: Callable[[str], None]) -> Callable[[str], None]:

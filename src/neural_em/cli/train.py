@@ -112,5 +112,5 @@ def presets(
         typer.echo(config.dump(experiments.preset(name)).rstrip())
         return
     width = max(len(each) for each in experiments.PRESETS)
-    for each, about in experiments.ABOUT.items():
-        typer.echo(f"{each:{width}}  {about}")
+    for each in experiments.PRESETS:
+        typer.echo(f"{each:{width}}  {experiments.ABOUT.get(each, '')}".rstrip())

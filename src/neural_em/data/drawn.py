@@ -14,7 +14,7 @@ from neural_em import randomness
 from neural_em.data.config import MAX_OBJECTS, Part, Split
 from neural_em.data.dataset import Batch, Dataset, levels_tensor
 from neural_em.data.generated import Painted, SceneConfig, SplitScenes
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError
 from neural_em.fields import Check, integer, optional
 
 Drawn = TypeVar("Drawn")  # a named tuple of tensors (N,...), of other such tuples, or of None
@@ -32,7 +32,7 @@ class DrawnConfig(SceneConfig):
     def check_together(self) -> None:
         super().check_together()
         if self.most < self.objects:
-            refuse("most_objects", f"at least {self.objects}, as objects is; set both", self.most)
+            raise NeuralEMError(f"most_objects={self.most} is below objects={self.objects}; set both")
 
     @property
     def most(self) -> int:
@@ -140,7 +140,7 @@ def select(drawn: Drawn, rows: Tensor | slice) -> Drawn:
 
 
 def _joined(drawn: list[Any]) -> Any:
-    """Scenes that were drawn one lot after another."""
+    """Several lots of scenes as one."""
     if drawn[0] is None or isinstance(drawn[0], Tensor):
         return None if drawn[0] is None else torch.cat(drawn)
     return type(drawn[0])(*(_joined(list(parts)) for parts in zip(*drawn, strict=True)))

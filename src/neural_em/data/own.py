@@ -88,14 +88,14 @@ class FileConfig(DataConfig):
         if self.fresh:
             raise NeuralEMError("fresh is for data that are generated, not for kind 'file'")
         if self.fit != "none" and (self.height is None or self.width is None):
-            refuse("height and width", f"the size to fit the frames to, for fit {self.fit!r}", "none")
+            raise NeuralEMError(f"fit={self.fit} needs height and width, the size to fit the frames to")
 
     @property
     def shape(self) -> None:
         """Only the files tell."""
 
     def sizes(self) -> dict[str, int]:
-        """Sequences in each part, at most; in ``all``, those of all."""
+        """The largest number of sequences in each split; under ``all``, their sum."""
         sizes = super().sizes()
         return {**sizes, "all": sum(sizes.values())}
 
@@ -114,12 +114,12 @@ class FileConfig(DataConfig):
         return data
 
     def _check_plain(self) -> None:
-        """An HDF5 file is used as it is."""
+        """Refuses settings that change frames: an HDF5 file is used as it is."""
         usual = FileConfig("file", path=self.path)
         for name in ("masks", "channels", "fit", "stride", "threshold", "background", "held_out"):
             plain = getattr(usual, name)
             if getattr(self, name) != plain:
-                refuse(name, f"{plain!r} for an HDF5 file, which is used as it is", repr(getattr(self, name)))
+                raise NeuralEMError(f"{name} is not for an HDF5 file, which is used as it is; leave it out")
 
 
 def divided(path: str | os.PathLike[str]) -> bool:
@@ -228,7 +228,8 @@ def _held_out(
     windows = []
     for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
         if held_out < frames or length - held_out < frames:
-            refuse(clip.name, f"a sequence of {frames} frames before and one in the {held_out} held out", length)
+            parts = f"the {held_out} held out and into the {max(0, length - held_out)} before them"
+            raise NeuralEMError(f"{clip.name}: sequences of {frames} frames must fit into {parts}")
         first, end = (0, length - held_out) if split == "training" else (length - held_out, length)
         windows += [_Window(number, start) for start in range(first, end - frames + 1, stride)]
     return windows

@@ -70,7 +70,7 @@ class Painter:
         return self._colours(objects, groups, shade), groups.view(N, T, H, W)
 
     def enough_is_seen(self, objects: Objects, there: Tensor, share: float) -> Tensor:
-        """Whether (N,) that share of every object that is there (N,K), at least, is seen in the first frame."""
+        """Whether (N,) the first frame shows at least that share of each object that is there (N,K)."""
         H, W = self.shape[2:]
         enough = torch.ones_like(there)
         for rows in lots(len(there), H * W, PAINTED[self.device.type]):

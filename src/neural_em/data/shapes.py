@@ -74,7 +74,7 @@ class FlyingShapesConfig(FlyingConfig):
 @kind("static-shapes")
 @dataclass(frozen=True, kw_only=True)
 class StaticShapesConfig(FlyingShapesConfig):
-    """Their first frames."""
+    """Single images: the first frames of flying shapes."""
 
     frames: int = 1
 

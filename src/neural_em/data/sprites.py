@@ -18,7 +18,7 @@ from neural_em.data.motion import HEADINGS, UNIT, directions, wander
 from neural_em.data.painting import Objects
 from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, family_pictures
 from neural_em.data.surfaces import SHADED, TEXTURED, surfaces
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.fields import TINY, Check, choice, number, several
 
 _SMALLEST = 3  # pixels
@@ -50,7 +50,7 @@ class FiguresConfig(ColourConfig):
     def check_together(self) -> None:
         super().check_together()
         if self.largest < self.smallest:
-            refuse("largest", f"at least {self.smallest:g}, the smallest", f"{self.largest:g}")
+            raise NeuralEMError(f"largest={self.largest:g} is below smallest={self.smallest:g}")
         pixels = self.smallest * min(self.height, self.width)
         if pixels < _SMALLEST:
             refuse("smallest", f"{_SMALLEST} pixels or more, or nothing is seen", f"{pixels:g} pixels")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.dataset import Batch, Dataset
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
@@ -115,8 +115,8 @@ def steps_with_input(model: Model, dataset: Dataset, config: EvaluationConfig) -
         return config.steps or model.config.steps
     steps = config.steps or max(1, frames - 1 - config.rollout)
     if config.rollout and steps + config.rollout >= frames:
-        needed = f"{steps + config.rollout + 1} frames a sequence"
-        refuse("rollout", f"{needed}, for {steps} + {config.rollout} steps", f"{frames}")
+        needed = f"{steps} + {config.rollout} steps need {steps + config.rollout + 1} frames"
+        raise NeuralEMError(f"rollout={config.rollout}: {needed}, and a sequence has {frames}")
     return steps
 
 

@@ -72,7 +72,7 @@ def plan(
         refuse("minutes", "a number above 0", minutes)
     path = existing(clip)
     if divided(path):
-        refuse(str(path), "a clip or a folder of clips (for data with splits of their own, use nem train)", "splits")
+        raise NeuralEMError(f"{path}: these data have splits of their own; use nem train --data")
     clips = open_clips(path, None if masks is None else existing(masks))
     lengths = [each.count() for each in clips]
     if min(lengths) < _FEWEST:
@@ -125,7 +125,8 @@ def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
                      for frame in samples]  # fmt: skip
             white = float(np.mean(there))
         if not _EMPTY < white < 1 - _EMPTY:
-            refuse(clips[0].name, "something that stands out from the ground", f"{white:.2%} of its pixels")
+            amount = "too few" if white < 0.5 else "too many"
+            raise NeuralEMError(f"{clips[0].name}: {white:.2%} of its pixels stand out from the ground, {amount}")
         text += f" ({white:.0%} white)"
     return FileConfig("file", path=".", background=kind, **fields), text
 

@@ -238,7 +238,7 @@ def stored(run: TrainedRun, evaluation: Evaluation) -> Result | None:
 
 
 def _noted(run: TrainedRun, result: Result) -> Result:
-    """The result with a note about its data and its run as that is now: it may have been finished since."""
+    """The result with a note about its data and about the run as it is now: it may have finished since."""
     return replace(result, note=_joined(*run.notes, result.settings.get("data_note")))
 
 

@@ -17,7 +17,7 @@ from neural_em.data.config import Part
 from neural_em.data.dataset import memory_budget
 from neural_em.data.hdf5 import is_hdf5
 from neural_em.data.own import divided, has_splits
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import absolute, from_home
 from neural_em.presets import PRESETS, Experiment
 from neural_em.runs.find import TrainedRun
@@ -69,9 +69,10 @@ def check_trainable(experiment: Experiment, shape: tuple[int, int, int, int], de
     if needed > free:
         size = f"--set data.height={usual.height} --set data.width={usual.width} --set data.fit=resize"
         height, width = shape[2:]
-        refuse(experiment.data.path, f"frames that a network can be trained for here; try {size}",
-               f"{height} x {width} pixels, for which it takes about {needed / 1e9:.0f} GB of memory; "
-               f"{free / 1e9:.0f} GB are free")  # fmt: skip
+        raise NeuralEMError(
+            f"{experiment.data.path}: training on frames of {height} x {width} pixels takes about "
+            f"{needed / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free; try {size}"
+        )
 
 
 def pixels_note(data: DataConfig, dataset: Dataset) -> str:
@@ -86,7 +87,7 @@ def pixels_note(data: DataConfig, dataset: Dataset) -> str:
 
 
 def fingerprint(data: DataConfig) -> str | None:
-    """Tells one state of the user's files and masks from another, by names, sizes and times; None where none are."""
+    """Tells one state of the user's files and masks from another, by names, sizes and times; None without files."""
     if not isinstance(data, FileConfig) or not os.path.exists(from_home(data.path)):
         return None
     levels = 2 if has_splits(from_home(data.path)) else 1

@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from neural_em.errors import check_number
-
-if TYPE_CHECKING:
-    from neural_em.model.config import ModelConfig
 
 CLIP = 1e-6  # probabilities are kept this far from 0 inside logarithms
 ON = 0.1  # in a rollout a binary pixel is 1 where some component gives it more than this, as in the authors' code
@@ -115,9 +112,9 @@ class Gaussian:
         return self.prior + (psi - self.prior).sum(dim=1)
 
 
-# the choices of `ModelConfig.distribution`, each made from a config, or refusing it
-DISTRIBUTIONS: dict[str, Callable[[ModelConfig], PixelDistribution]] = {
-    "bernoulli": lambda config: Bernoulli(config.prior),  # type: ignore[arg-type]  # the config refuses names
+# the choices of `ModelConfig.distribution`, each made from a model's config, or refusing it
+DISTRIBUTIONS: dict[str, Callable[[Any], PixelDistribution]] = {
+    "bernoulli": lambda config: Bernoulli(config.prior),  # the config refuses names
     # a prior of the image's own is taken away from frames and predictions before
     "gaussian": lambda config: Gaussian(
         0.0 if isinstance(config.prior, str) else config.prior, config.e_step_deviation

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from neural_em.errors import NeuralEMError
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
+from neural_em.model.distributions import PixelDistribution
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.unrolled import Info, State, Unrolled, UnrolledModel
@@ -46,7 +46,7 @@ class NeuralEM(UnrolledModel):
     @property
     def distribution(self) -> PixelDistribution:
         """The pixels' distribution; of what is added to the prior, where that is the image's own."""
-        made: Any = DISTRIBUTIONS[self.config.distribution](self.config)
+        made: Any = super().distribution
         return made if self.deviation is None else replace(made, deviation=self.deviation)
 
     def prior(self, x: Tensor) -> Tensor | None:
@@ -58,11 +58,6 @@ class NeuralEM(UnrolledModel):
             pixels = x.flatten(2).sort(dim=2).values  # not torch.median, which on a GPU is not called deterministic
             return pixels[:, :, (pixels.shape[2] - 1) // 2, None, None]
         return None if self.background is None else self.background.expand_as(x)
-
-    def first_assignment(self, normal: Tensor) -> Tensor:
-        """|normal| (B,K,1,H,W) normalised over K: exactly 1 where there is one component."""
-        gamma = normal.abs() + 1e-20  # K zeros at once cannot be divided
-        return gamma / gamma.sum(dim=1, keepdim=True)
 
     def first_state(self, x: Tensor, gamma: Tensor) -> State:
         """Theta 0, psi 0 or the image's own prior, and gamma."""

@@ -83,7 +83,7 @@ class Interaction(nn.Module):
         return encoded, (attention.unsqueeze(-1) * effect).sum(dim=2), attention
 
     def with_itself(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for any K in one graph, K = 1 too: each component is its own neighbour as well, of weight 0."""
+        """The same, written so that one graph holds for any K: a component is also its own neighbour, with weight 0."""
         B, K, M = encoded.shape
         own, other = self.pair.weight.chunk(2, dim=1)
         pairs = F.linear(encoded, own, self.pair.bias).unsqueeze(2) + F.linear(encoded, other).unsqueeze(1)

@@ -20,7 +20,6 @@ from neural_em.errors import refuse
 from neural_em.fields import Check, choice, integer, number, several
 from neural_em.model import mixture
 from neural_em.model.config import MAX_SIZE, BaseConfig
-from neural_em.model.distributions import Bernoulli, PixelDistribution
 from neural_em.model.networks import Dense
 from neural_em.model.unrolled import Info, State, UnrolledModel
 
@@ -119,10 +118,6 @@ class Tagger(UnrolledModel):
         for module in self.modules():
             if isinstance(module, Dense):
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5, generator=generator)
-
-    @property
-    def distribution(self) -> PixelDistribution:
-        return Bernoulli(0.0)
 
     def first_assignment(self, normal: Tensor) -> Tensor:
         return normal.softmax(dim=1)

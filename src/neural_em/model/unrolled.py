@@ -16,7 +16,7 @@ from neural_em.errors import check_integer, refuse
 from neural_em.model import inference
 from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import BaseConfig
-from neural_em.model.distributions import PixelDistribution
+from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
 from neural_em.model.noise import NOISES, noisy
 
 MOST = 1 << 20  # components or steps: more is a slip of the finger, refused before it takes memory
@@ -54,14 +54,15 @@ class Unrolled(NamedTuple):
 
 
 class UnrolledModel(nn.Module):
-    """Frames, noise, starts, the loop and the weights of its losses; a model adds its first state and its step."""
+    """Frames, noise, starts, the loop and the weights of its losses; a model adds ``first_state`` and ``advance``."""
 
     config: BaseConfig
     noise_each_step: ClassVar[bool] = True  # whether every step draws its own noise; else a sample keeps its first one
 
     def first_assignment(self, normal: Tensor) -> Tensor:
-        """The first gamma (B,K,1,H,W), made from normal numbers of that shape."""
-        raise NotImplementedError
+        """The first gamma: |normal| (B,K,1,H,W) normalised over K, exactly 1 where there is one component."""
+        gamma = normal.abs() + 1e-20  # K zeros at once cannot be divided
+        return gamma / gamma.sum(dim=1, keepdim=True)
 
     def first_state(self, x: Tensor, gamma: Tensor) -> State:
         """The state before the first step on frames such as x (B,C,H,W)."""
@@ -73,8 +74,8 @@ class UnrolledModel(nn.Module):
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution."""
-        raise NotImplementedError
+        """The pixels' distribution, as the config names it."""
+        return DISTRIBUTIONS[self.config.distribution](self.config)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip

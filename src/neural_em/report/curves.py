@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from neural_em.errors import refuse
 
-Rows = Sequence[Mapping[str, Any]]
+Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
 
 
@@ -41,7 +41,7 @@ class StepCurve:
         return np.arange(1, len(self.mean) + 1)
 
 
-def series(rows: Rows, key: str) -> tuple[Values, Values]:
+def series(rows: Metrics, key: str) -> tuple[Values, Values]:
     """One logged number over epochs: the epochs and the values, leaving out rows without a finite number.
 
     Rows that do not say their epoch count from 1.
@@ -55,12 +55,12 @@ def series(rows: Rows, key: str) -> tuple[Values, Values]:
     return array[:, 0], array[:, 1]
 
 
-def loss_keys(rows: Rows) -> list[str]:
+def loss_keys(rows: Metrics) -> list[str]:
     """The logged columns that are losses, in the order they first come."""
     return _keys(rows, r"loss")
 
 
-def score_keys(rows: Rows) -> list[str]:
+def score_keys(rows: Metrics) -> list[str]:
     """The logged columns that are AMI or ARI scores, in the order they first come."""
     return _keys(rows, r"(^|[^a-z])(ami|ari)([^a-z]|$)")
 
@@ -71,7 +71,7 @@ def words(key: str) -> str:
     return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
 
 
-def _keys(rows: Rows, pattern: str) -> list[str]:
+def _keys(rows: Metrics, pattern: str) -> list[str]:
     """The columns whose name fits the pattern and that hold a number somewhere."""
     cells = (cell for row in rows for cell in row.items())
     found = (key for key, value in cells if re.search(pattern, key.lower()) and math.isfinite(_number(value)))

@@ -18,7 +18,7 @@ import numpy as np
 from neural_em import config as configs
 from neural_em.errors import refuse
 from neural_em.files import replacing
-from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, words
+from neural_em.report.curves import Metrics, StepCurve, loss_keys, score_keys, words
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player
 from neural_em.report.plots import learning_lines, step_lines
@@ -45,7 +45,7 @@ class RunReport:
 
     name: str  # what to call the run
     config: Mapping[str, Any] = field(default_factory=dict)  # its settings, nested as they are written
-    metrics: Rows = ()  # what training logged, one row an epoch
+    metrics: Metrics = ()  # what training logged, one row an epoch
     # scores, nested; single values are shown, lists are not
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     curves: Mapping[str, StepCurve] = field(default_factory=dict)  # scores per step with quartiles, by name

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from neural_em.errors import refuse
-from neural_em.report.curves import Rows, StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.curves import Metrics, StepCurve, loss_keys, score_keys, series, words
 
 INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
@@ -43,7 +43,7 @@ def step_lines(curves: Mapping[str, StepCurve | None]) -> list[Line]:
     ]
 
 
-def learning_lines(runs: Mapping[str, Rows], find: Callable[[Rows], list[str]]) -> list[Line]:
+def learning_lines(runs: Mapping[str, Metrics], find: Callable[[Metrics], list[str]]) -> list[Line]:
     """The columns that ``find`` names, over epochs; of several runs a colour each run and a dash each column."""
     keys = list(dict.fromkeys(key for rows in runs.values() for key in find(rows)))
     return [
@@ -143,7 +143,7 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
     return figure
 
 
-def learning_curves(runs: Mapping[str, Rows]) -> Figure:
+def learning_curves(runs: Mapping[str, Metrics]) -> Figure:
     """Each run's losses and AMI or ARI scores over epochs, in two panels; one without any data says so."""
     if not runs:
         refuse("runs", "at least one", "none")

@@ -53,10 +53,6 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _numeric(text: str) -> bool:
-    return text == MISSING or re.match(r"[-+]?[\d.]+(e[-+]?\d+)?\b", text) is not None
-
-
 def span(seconds: float | None) -> str:
     """A length of time, to about two digits."""
     if seconds is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from neural_em import config as configs
 from neural_em.errors import unknown
 from neural_em.experiments import Experiment, build
 from neural_em.experiments.evaluation import Evaluation
@@ -53,8 +54,9 @@ class Training:
         if len(epochs) == len(usual) and len(set(epochs)) == 1 and list(epochs) != usual:
             options += f" --epochs {epochs[0]}"
         elif epochs and list(epochs) != usual:
-            pairs = zip(preset.stages, epochs, strict=False)  # fewer where a run has not come to all
-            stages = (f"[{', '.join((*_without_epochs(stage), f'training.epochs={count}'))}]" for stage, count in pairs)
+            kept = configs.without(preset.stages, ["training.epochs"])
+            pairs = zip(kept, epochs, strict=False)  # fewer where a run has not come to all
+            stages = (f"[{', '.join((*stage, f'training.epochs={count}'))}]" for stage, count in pairs)
             options += f" --set 'stages=[{', '.join(stages)}]'"
         options += "" if precision == "auto" else f" --precision {precision}"
         options += "".join(f" --set {shlex.quote(setting)}" for setting in settings)
@@ -70,10 +72,6 @@ class Training:
             for name, each in self.evaluations.items()
         }  # fmt: skip
         return replace(self, evaluations=evaluations, quick=True)
-
-
-def _without_epochs(stage: Sequence[str]) -> list[str]:
-    return [assignment for assignment in stage if not assignment.startswith("training.epochs=")]
 
 
 _QUICK = [

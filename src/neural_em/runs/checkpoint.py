@@ -21,8 +21,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import read_json
-from neural_em.storage.folders import told
+from neural_em.files import read_json, told
 from neural_em.training.state import Progress, Snapshot
 
 FORMAT = "neural-em-checkpoint-1"

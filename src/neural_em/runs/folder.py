@@ -16,8 +16,8 @@ import torch
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.files import write_whole
-from neural_em.storage.folders import refuse_links, told
+from neural_em.files import told, write_whole
+from neural_em.storage.folders import refuse_links
 from neural_em.training import distributed
 from neural_em.training.config import CHANGEABLE
 

@@ -57,7 +57,7 @@ class Record(Ended):
 
     @classmethod
     def of(cls, progress: Progress, stopped: str | None, problem: str | None = None) -> Record:
-        """A run that has come so far."""
+        """The record of a run with this progress."""
         seconds, epochs = progress.seconds, progress.epoch
         return cls(
             stopped in SETTLED, stopped, problem, epochs, progress.best_epoch or None, round(seconds, 3),

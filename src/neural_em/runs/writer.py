@@ -18,14 +18,13 @@ import torch
 from safetensors.torch import save as to_bytes
 
 from neural_em.errors import NeuralEMError
-from neural_em.files import checksum, write_whole
+from neural_em.files import checksum, told, write_whole
 from neural_em.model import BaseConfig, Model
 from neural_em.runs import checkpoint, environment
 from neural_em.runs.folder import BEST, BEST_OPTIMIZER, CHECKPOINTS, LAST, RunFolder
 from neural_em.runs.record import Record, add_start, write_metrics
 from neural_em.storage import save
 from neural_em.storage import weights as stored
-from neural_em.storage.folders import told
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
@@ -58,7 +57,7 @@ class Writer:
         self._pending: Future[None] | None = None
         self._saved = time.monotonic()
 
-    def begin(self, device: torch.device) -> Snapshot | None:
+    def resume(self, device: torch.device) -> Snapshot | None:
         """What to go on from; None for a new run. Puts right what a kill left undone."""
         found = checkpoint.newest(self.path / CHECKPOINTS)
         if found is None and (self.path / BEST).exists():  # a checkpoint is written before it: it was lost
@@ -194,7 +193,7 @@ def train_in(
     writer = None if folder is None else Writer(folder, model.config, config, keep_optimizer)
     device = next(model.parameters()).device
     try:
-        start = distributed.in_first(lambda: None if writer is None else writer.begin(device), device)
+        start = distributed.in_first(lambda: None if writer is None else writer.resume(device), device)
         listeners: list[Callback] = [*([] if writer is None else [writer]), *callbacks]
         run = Run(model, data, validation, config, start or first, stop, listeners, name)
         for text in (*notes, "" if writer is None else writer.note):

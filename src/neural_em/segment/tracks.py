@@ -50,7 +50,7 @@ class Tracker:
         self._count, self._frame = 0, -1
 
     def add(self, labels: Labels) -> list[Place]:
-        """The objects of the next frame's labels (H,W), 0 or more."""
+        """Takes the labels (H,W) of the next frame, 0 for no object; gives where its objects are."""
         self._frame += 1
         found = _found(labels, self._frame)
         self._tracks = [each for each in self._tracks if self._frame - each.place.frame <= GAP + 1]

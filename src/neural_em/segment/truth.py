@@ -139,7 +139,7 @@ def _there(x: Tensor, prior: Any) -> Tensor:
 
 
 def _patches(on: np.ndarray, owners: np.ndarray) -> tuple[int, int]:
-    """Connected patches of more than one pixel; the foreground's pixels whose component is that of their patch."""
+    """How many connected patches have more than one pixel; how many pixels belong to their patch's main component."""
     patches, count = ndimage.label(on, np.ones((3, 3)))
     table = np.zeros((count + 1, int(owners.max()) + 1), np.int64)
     np.add.at(table, (patches[on], owners[on]), 1)

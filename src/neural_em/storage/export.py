@@ -30,26 +30,31 @@ from neural_em.storage.weights import filled
 ABOUT, PARTS = "export.json", ("step", "unroll")
 CARRIED = ("theta", "psi", "gamma")  # from step to step; a prior of the images' own stays the same
 UNROLL_INPUTS = ("x", "x_noisy", "gamma")
+START_INPUTS, START_OUTPUTS = ("gamma", "first_frame"), ("theta", "psi", "prior")
 OUTPUTS = tuple(f"{name}_out" for name in (*CARRIED, *Info._fields))
 
 
-class Step(nn.Module):
-    """`NeuralEM.step` with plain tensors: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
+class Part(nn.Module):
+    """Something that a model does, with plain tensors."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+
+
+class Step(Part):
+    """`NeuralEM.step`: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
         return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
 
     def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
         after, info = self.model.step(state, x_noisy, x_next, check=False)
-        return (after.theta, after.psi, after.gamma, *info)
+        return (after.theta, after.psi, after.gamma, *(loss.clone() for loss in info))  # two losses may be one tensor
 
 
 class StepOfImages(Step):
-    """Of a model whose prior is the images' own: it is an input, the same for all steps of an image."""
+    """The step of a model whose prior is the image's own: the prior is an input, the same for all steps."""
 
     def forward(  # type: ignore[override]
         self, theta: Tensor, psi: Tensor, gamma: Tensor, prior: Tensor, x_noisy: Tensor, x_next: Tensor
@@ -57,20 +62,20 @@ class StepOfImages(Step):
         return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
 
-class Unroll(nn.Module):
-    """T steps from the start: x (T+1,B,C,H,W), x_noisy (T,B,C,H,W), gamma (B,K,1,H,W) to every step's outputs."""
+class Start(Part):
+    """The first theta and psi, and the images' own prior where the model has one, from gamma and the first frame."""
 
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
+    def forward(self, gamma: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        theta, psi, _, prior = self.model.first_state(x, gamma)
+        return (theta, psi) if prior is None else (theta, psi, prior.clone())
+
+
+class Unroll(Part):
+    """T steps from the start: x (T+1,B,C,H,W), x_noisy (T,B,C,H,W), gamma (B,K,1,H,W) to every step's outputs."""
 
     def forward(self, x: Tensor, x_noisy: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
         """Theta (T,B,K,M), psi, gamma, and losses (T,B)."""
-        theta = x.new_zeros(*gamma.shape[:2], self.model.config.theta_size)
-        psi = torch.zeros_like(gamma).expand(-1, -1, x.shape[2], -1, -1)
-        prior = _prior(self.model, x[0])
-        psi = psi if prior is None else psi + prior.unsqueeze(1)
-        steps = unrolled(self.model, State(theta, psi, gamma, prior), x, x_noisy)
+        steps = unrolled(self.model, self.model.first_state(x[0], gamma), x, x_noisy)
         return tuple(stacked((state.theta, state.psi, state.gamma, *info) for state, info in steps))
 
 
@@ -131,12 +136,12 @@ def _write_torch(model: Model, steps: int, folder: Path) -> None:
 def _write_onnx(model: Model, steps: int, folder: Path) -> None:
     from neural_em.storage import onnx_graphs as graphs
 
-    program = _step_program(model)
+    programs = _start_program(model), _step_program(model)
     with _quiet():
-        step = graphs.named(program, step_inputs(model.config), OUTPUTS)
+        start = graphs.named(programs[0], START_INPUTS, START_OUTPUTS)
+        step = graphs.named(programs[1], step_inputs(model.config), OUTPUTS)
     graphs.write(step, folder / "step.onnx")
-    background = getattr(model, "background", None)
-    graphs.write(graphs.looped(step, model.config, background), folder / "unroll.onnx")
+    graphs.write(graphs.looped(start, step, model.config), folder / "unroll.onnx")
 
 
 # what each format calls its files, and what writes them
@@ -144,6 +149,13 @@ FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
     "onnx": ("onnx", _write_onnx),
     "torch": ("pt2", _write_torch),
 }
+
+
+def _start_program(model: Model) -> Any:
+    B, K = _example_sizes(model, 1)
+    x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
+    batch, components = _free_sizes()
+    return _program(model, Start(model), (model.start(x, K).gamma, x), ({0: batch, 1: components}, {0: batch}))
 
 
 def _step_program(model: Model) -> Any:
@@ -204,10 +216,15 @@ def _convolution_backward(
     return back, None, None
 
 
-_START: dict[Any, str] = {
-    "median": "prior = each channel's median over the first frame (the lower one of two), (B,C,1,1)",
-    "background": "the learned background",
-}
+def _start_in_words(model: Model) -> str:
+    if type(model).first_state is not NeuralEM.first_state:
+        return f"that of a model of kind {model.config.kind}; the unroll makes it"
+    own = {
+        "median": "prior = each channel's median over the first frame (the lower one of two), (B,C,1,1)",
+        "background": "the learned background",
+    }
+    psi = own.get(str(model.config.prior), "0")
+    return f"theta = 0, psi = {psi}, gamma = |normal| divided by its sum over K"
 
 
 def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
@@ -227,7 +244,7 @@ def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
             "x_next": f"(B,{frame})", "theta": f"(B,K,{c.theta_size})", "psi": f"(B,K,{frame})",
             "gamma": f"(B,K,1,{c.height},{c.width})", "losses": "(B,)", "outputs of the unroll": "with T in front",
         },
-        "start": f"theta = 0, psi = {_START.get(c.prior, '0')}, gamma = |normal| divided by its sum over K",
+        "start": _start_in_words(model),
         "noise": configs.to_dict(c.noise),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import told
 
 
 @contextlib.contextmanager
@@ -43,15 +44,6 @@ def new_folder(
     finally:
         for folder in (partial, old):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def told(path: object, verb: str = "written") -> Iterator[None]:
-    """Turns the system's refusal to read or write something into the project's error, in one line."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ValueError: a null character in a name
-        raise NeuralEMError(f"{path}: cannot be {verb}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:

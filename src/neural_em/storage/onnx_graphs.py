@@ -17,28 +17,29 @@ _STATES = 3  # of a step's outputs, the first so many are what the next step rea
 
 
 def named(program: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Any:
-    """An exported step as an ONNX model with these names, and its free sizes called ``batch`` and ``components``."""
+    """An exported program as an ONNX model with these names, and its free sizes called ``batch`` and ``components``."""
     # onnxscript's optimizer takes the layer norm's epsilon for zero and drops it: equal numbers become not-a-number
     made = torch.onnx.export(
         program, dynamo=True, opset_version=_OPSET, input_names=inputs, output_names=outputs, verbose=False,
         optimize=False,
     )  # fmt: skip
     assert made is not None
-    step = made.model_proto
-    words = dict(zip((dim.dim_param for dim in _sizes(step.graph.input[0])), ("batch", "components"), strict=False))
-    for value in (*step.graph.input, *step.graph.output, *step.graph.value_info):
+    model = made.model_proto  # made anew at each asking
+    graph = model.graph
+    words = dict(zip((dim.dim_param for dim in _sizes(graph.input[0])), ("batch", "components"), strict=False))
+    for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in _sizes(value):
             if dim.dim_param in words:
                 dim.dim_param = words[dim.dim_param]
-    for part in (step, step.graph, *step.graph.node, *step.graph.value_info, *step.graph.input, *step.graph.output):
+    for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
         del part.metadata_props[:]  # where on whose disk each line of code was
-    return step
+    return model
 
 
-def looped(step: Any, config: BaseConfig, background: torch.Tensor | None = None) -> Any:
-    """The unroll: the step's graph as the body of a Scan over the frames, its weights and prior outside of it."""
-    body = step.graph
-    outputs = [value.name for value in body.output]
+def looped(start: Any, step: Any, config: BaseConfig) -> Any:
+    """The unroll: the start's graph, then the step's as the body of a Scan over the frames, weights outside of it."""
+    start = onnx.compose.add_prefix(start, "start_").graph
+    outputs = [value.name for value in step.graph.output]
     frame = [config.channels, config.height, config.width]
     tails = {outputs[0]: [config.theta_size], outputs[1]: frame, outputs[2]: [1, *frame[1:]]}
     inputs = {
@@ -49,15 +50,22 @@ def looped(step: Any, config: BaseConfig, background: torch.Tensor | None = None
     results: dict[str, list[Any]] = {
         name: ["steps", "batch", *(["components", *tails[name]] if name in tails else [])] for name in outputs
     }
-    nodes, constants = _start(config, background)
-    nodes += [
+    numbers = {"zero": [0], "one": [1], "far": [2**62]}
+    constants = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "one", "zero"], ["first_frames"]),
+        helper.make_node("Squeeze", ["first_frames", "zero"], ["start_first_frame"]),
+        helper.make_node("Identity", ["gamma"], ["start_gamma"]),
+        *start.node,
+        *(helper.make_node("Identity", [each.name], [each.name.removeprefix("start_")]) for each in start.output),
         helper.make_node("Slice", ["x", "one", "far", "zero"], ["x_next"]),
         helper.make_node(
             "Scan", ["theta", "psi", "gamma", "x_noisy", "x_next"],
-            [f"{name}_last" for name in outputs[:_STATES]] + outputs, body=_body(body), num_scan_inputs=2,
+            [f"{name}_last" for name in outputs[:_STATES]] + outputs, body=_body(step.graph), num_scan_inputs=2,
         ),
     ]  # fmt: skip
-    graph = helper.make_graph(nodes, "unroll", _values(inputs), _values(results), [*body.initializer, *constants])
+    weights = [*start.initializer, *step.graph.initializer, *constants]
+    graph = helper.make_graph(nodes, "unroll", _values(inputs), _values(results), weights)
     return helper.make_model(graph, opset_imports=list(step.opset_import), ir_version=step.ir_version)
 
 
@@ -74,47 +82,6 @@ def _body(graph: Any) -> Any:
     watched = [helper.make_value_info(f"{value.name}_watched", value.type) for value in states]
     inputs = [value for value in graph.input if value.name != "prior"]  # which is the same for all steps
     return helper.make_graph([*graph.node, *copies], "em_step", inputs, [*states, *watched, *losses])
-
-
-def _start(config: BaseConfig, background: torch.Tensor | None) -> tuple[list[Any], list[Any]]:
-    """Nodes and constants that make the first theta and psi, for as many samples and components as gamma has."""
-    nodes, constants = _zeros(config)
-    if isinstance(config.prior, str):
-        nodes[-1].output[0] = "zeros"  # what follows adds the prior to
-    if config.prior == "median":
-        middle = (config.height * config.width - 1) // 2
-        numbers = {"pixels": [0, 0, -1], "upto": [middle + 1], "middle": [middle], "three": [3]}
-        constants += [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
-        nodes += [
-            helper.make_node("Slice", ["x", "zero", "one", "zero"], ["first_frames"]),
-            helper.make_node("Squeeze", ["first_frames", "zero"], ["first_frame"]),
-            helper.make_node("Reshape", ["first_frame", "pixels"], ["first_pixels"]),
-            helper.make_node("TopK", ["first_pixels", "upto"], ["lower", "lower_places"], largest=0, sorted=1),
-            helper.make_node("Slice", ["lower", "middle", "upto", "two"], ["median"]),
-            helper.make_node("Unsqueeze", ["median", "three"], ["prior"]),
-        ]
-    elif background is not None:
-        constants.append(numpy_helper.from_array(background.unsqueeze(0).numpy(), "prior"))
-    if isinstance(config.prior, str):
-        nodes.append(helper.make_node("Unsqueeze", ["prior", "one"], ["prior_of_components"]))
-        nodes.append(helper.make_node("Add", ["zeros", "prior_of_components"], ["psi"]))
-    return nodes, constants
-
-
-def _zeros(config: BaseConfig) -> tuple[list[Any], list[Any]]:
-    """Nodes and constants that make theta and psi of zeros, for as many samples and components as gamma has."""
-    numbers = {
-        "zero": [0], "one": [1], "two": [2], "far": [2**62],
-        "theta_tail": [config.theta_size], "psi_tail": [config.channels, config.height, config.width],
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Shape", ["gamma"], ["gamma_shape"]),
-        helper.make_node("Slice", ["gamma_shape", "zero", "two"], ["head"]),
-    ]
-    for name in ("theta", "psi"):
-        nodes.append(helper.make_node("Concat", ["head", f"{name}_tail"], [f"{name}_shape"], axis=0))
-        nodes.append(helper.make_node("ConstantOfShape", [f"{name}_shape"], [name]))
-    return nodes, [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
 
 
 def _values(shapes: dict[str, list[Any]]) -> list[Any]:

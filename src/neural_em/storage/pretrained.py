@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.files import absolute, from_home
+from neural_em.files import absolute, from_home, told
 from neural_em.model import BaseConfig, Model
-from neural_em.storage.folders import told
 from neural_em.storage.weights import load, read
 
 FOLDER = Path(__file__).parents[1] / "pretrained"

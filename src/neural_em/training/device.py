@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 
 
 def choose(name: str = "auto") -> torch.device:
@@ -24,7 +24,7 @@ def choose(name: str = "auto") -> torch.device:
         refuse("device", "auto, cpu, cuda or cuda:N", repr(name))
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            refuse("device", "cpu, because PyTorch sees no CUDA GPU here", repr(name))
+            raise NeuralEMError(f"device={name}: PyTorch sees no CUDA GPU here; use cpu")
         if (device.index or 0) >= torch.cuda.device_count():
             refuse("device", f"a GPU below cuda:{torch.cuda.device_count()}", repr(name))
     return device

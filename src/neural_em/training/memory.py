@@ -11,11 +11,11 @@ from neural_em.model import BaseConfig, build
 from neural_em.training.config import TrainingConfig
 
 _COPIES = 4  # of the weights: they themselves, their gradients, Adam's two moments
-_KEPT = 0.5  # of what the plain step keeps for the way back; the fast one keeps about so much
+_KEPT = 0.5  # of what the plain step keeps for the backward pass; the fast one keeps about so much
 
 
 def memory_needed(config: BaseConfig, training: TrainingConfig, frames: int) -> int:
-    """Bytes for the weights and for what a batch of sequences of so many frames leaves for the way back, about."""
+    """About how many bytes a training step takes: for the weights, and for what a batch keeps for the backward pass."""
     with torch.device("meta"):  # shapes, without numbers
         model = build(config)
         weights = {id(weight): weight.numel() for weight in model.parameters()}
@@ -25,7 +25,7 @@ def memory_needed(config: BaseConfig, training: TrainingConfig, frames: int) -> 
 
 
 def _kept_by_one_step(model: Any, weights: set[int], K: int) -> int:
-    """Bytes that one step on one sample keeps for the way back, on a device without numbers."""
+    """Bytes that one step on one sample keeps for the backward pass, found on PyTorch's meta device."""
     config, kept = model.config, 0
 
     def keep(tensor: Tensor) -> Tensor:

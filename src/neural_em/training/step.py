@@ -40,7 +40,7 @@ class TrainingStep:
         cuda = self.device.type == "cuda"
         half = torch.bfloat16 if config.precision == "bf16" else None
         if half is not None and not (cuda and torch.cuda.is_bf16_supported(including_emulation=False)):
-            refuse("training.precision", "a CUDA GPU that has bf16, or another precision", f"bf16 on {self.device}")
+            raise NeuralEMError(f"training.precision=bf16 needs a CUDA GPU that has it; this run is on {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
         self.exact = self.network if half is None else accelerate(model)  # to validate with
         rate: float | Tensor = config.learning_rate
@@ -76,8 +76,8 @@ class TrainingStep:
             return self.steps[signature](indices, keys)
         except torch.OutOfMemoryError:
             raise NeuralEMError(
-                f"training step: expected {len(indices)} samples with {K} components to fit into "
-                "the GPU's memory, got too little of it; try a smaller training.batch_size, or training.segment=5"
+                f"out of memory: a training step on {len(indices)} samples with {K} components does not fit into the "
+                "GPU's; try a smaller training.batch_size, fewer components, or training.segment=5"
             ) from None
 
     def set_rate(self, rate: float) -> None:

@@ -36,7 +36,7 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes Ctrl-C and the system's request to end as requests; the second one ends the process at once."""
+        """The first Ctrl-C or SIGTERM asks to stop after the present step; the second ends the process at once."""
         if threading.current_thread() is not threading.main_thread():  # only the main thread may listen to signals
             yield
             return

@@ -39,7 +39,7 @@ def covers(x: Tensor, numbers: dict[str, Any], through: bool, channels: str) -> 
 
 
 def refuse_watched(gradient: Tensor | None) -> None:
-    """Stops a way back from the losses that are only to be watched: it would give no gradient."""
+    """Refuses a backward pass from the losses that are only watched: it would give no gradient."""
     if gradient is not None:
         raise NeuralEMError("only the total loss has a gradient on the fast path; use the plain model for another loss")
 

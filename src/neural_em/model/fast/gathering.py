@@ -40,7 +40,7 @@ class StepMemory:
 
 
 def memory_there_and_back(steps: int) -> tuple[StepMemory, StepMemory]:
-    """Memory for what so many steps make on their way, and on the way back; without a way back nothing is gathered."""
+    """Memory for what so many steps make forward and backward; without a backward pass nothing is gathered."""
     if torch.is_grad_enabled():
         return StepMemory(steps), StepMemory(steps, backwards=True)
     return StepMemory(1), StepMemory(1)

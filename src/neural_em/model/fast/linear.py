@@ -69,14 +69,14 @@ class Linear(nn.Module):
         return self.typed(self.layer.weight)
 
     def typed(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
-        """The weight and, if it is added here, the bias of so many phases, in the type of the products."""
+        """The weight, and the bias if it is added here, repeated for each phase; in the type of the products."""
         parts: tuple[Tensor, ...] = (weight,)
         if self.adds_bias and self.layer.bias is not None:
             parts = (weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1))
         return parts if self.dtype is None else tuple(part.to(self.dtype) for part in parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer, on the tape if there is one; what else than vectors or images comes is left to the plain one."""
+        """The layer, on the tape if there is one; an input of another number of axes goes to the plain layer."""
         if x.dim() != self.layer.weight.dim() + self.more_axes:
             return self.layer(x)
         parts, tape = self.held or self.made_ready()

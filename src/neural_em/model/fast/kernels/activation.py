@@ -122,7 +122,7 @@ class Activation(torch.autograd.Function):
                 offset: Tensor | None, bias: Tensor | None) -> Tensor:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
-        ``rows`` give the memory that the output and, on the way back, the input's gradient are written to.
+        ``rows`` give the memory that the output and, in the backward pass, the input's gradient are written to.
         """
         N = x.shape[0]
         image = x.dim() == 4

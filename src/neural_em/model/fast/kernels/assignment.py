@@ -233,7 +233,7 @@ class Assignment(torch.autograd.Function):
         """From eta (B,K,C,H,W) and the frame x (B,C,H,W); a pixel's likelihood is the product over its channels.
 
         Args:
-            ctx: for the way back.
+            ctx: for the backward pass.
             eta: natural parameters.
             x: what they are to explain.
             numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step (a number, or a tensor () that may change
