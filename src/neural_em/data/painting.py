@@ -58,6 +58,19 @@ class Painter:
 
     def paint(self, objects: Objects) -> tuple[Tensor, Tensor]:
         """Frames (N,T,3,H,W) uint8 and groups (N,T,H,W) uint8 of the scenes."""
+        groups, shade = self._overlaid(objects)
+        return self._colours(objects, groups, shade), self._framed(groups)
+
+    def groups(self, objects: Objects) -> Tensor:
+        """The groups alone, without the work of colouring."""
+        return self._framed(self._overlaid(objects)[0])
+
+    def _framed(self, groups: Tensor) -> Tensor:
+        T, _, H, W = self.shape
+        return groups.view(-1, T, H, W)
+
+    def _overlaid(self, objects: Objects) -> tuple[Tensor, Tensor | None]:
+        """Groups and shades (N,T*H*W): each object on top of those before it."""
         (T, _, H, W), N = self.shape, len(objects.key)
         groups = torch.zeros(N, T * H * W, dtype=torch.uint8, device=self.device)
         shade = None if self._plain else torch.zeros_like(groups)
@@ -67,7 +80,7 @@ class Painter:
             _overlay(groups, patch.pixel, inside, k + 1)
             if shade is not None:
                 _overlay(shade, patch.pixel, inside, self._shades(objects.surface[:, k], patch))
-        return self._colours(objects, groups, shade), groups.view(N, T, H, W)
+        return groups, shade
 
     def enough_is_seen(self, objects: Objects, there: Tensor, share: float) -> Tensor:
         """Whether (N,) the first frame shows at least that share of each object that is there (N,K)."""

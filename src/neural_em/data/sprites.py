@@ -159,7 +159,7 @@ class Silhouettes(ColourScenes):
     levels = 1
 
     def paint(self, drawn: Objects) -> Painted:
-        groups = self.painter.paint(drawn)[1]
+        groups = self.painter.groups(drawn)
         return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:
