@@ -13,7 +13,13 @@ from torch import Tensor
 from neural_em.model.distributions import PixelDistribution
 
 EPSILON = 1e-6
+VISIBLE = 0.1  # a pixel is foreground where some channel is so far from the prior
 CHANNEL_RULES: dict[str, Callable[..., Tensor]] = {"product": torch.prod, "sum": torch.sum}
+
+
+def foreground(x: Tensor, prior: Tensor | float) -> Tensor:
+    """Where (...,H,W) there is something: frames (...,C,H,W) are not what the prior says."""
+    return (x - prior).abs().amax(dim=-3) > VISIBLE
 
 
 def e_step(likelihood: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from neural_em.model.inference import infer, next_groups, stacked
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
 from neural_em.report.panels import SequenceReport
+from neural_em.report.tables import short_commit
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.find import TrainedRun
 from neural_em.training import device as devices
@@ -178,7 +179,6 @@ def _report(label: str, parts: Sequence[Tensor], groups: Any, rollout: int) -> S
 def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
     """The scores that matter and how the run came about, as single values."""
     record, start = run.record, run.start
-    name, _, changed = (start.commit or "").partition(" ")
     numbers: dict[str, Any] = {
         "evaluated": {
             "sequences": result.sequences, "steps": result.steps, "components": result.settings["components"]
@@ -192,7 +192,7 @@ def _numbers(run: TrainedRun, result: Result) -> dict[str, Any]:
         **{f"{name}, no learning": _means(table, ("ami_max", "ari")) for name, table in result.baselines.items()},
         "training": {
             **{name: getattr(record, name) for name in ("epochs", "best_epoch", "stopped", "seconds")},
-            "device": start.device, "commit": f"{name[:10]} {changed}".rstrip() or None,
+            "device": start.device, "commit": short_commit(start.commit),
         },
     }  # fmt: skip
     return {**numbers, "note": result.note} if result.note else numbers

@@ -59,3 +59,9 @@ def span(seconds: float | None) -> str:
         return MISSING
     minutes = seconds / 60
     return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def short_commit(commit: str | None) -> str | None:
+    """Ten digits of a commit, and what follows it, such as that files were changed."""
+    name, _, rest = (commit or "").partition(" ")
+    return f"{name[:10]} {rest}".rstrip() or None

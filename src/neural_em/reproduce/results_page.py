@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neural_em.report.tables import MISSING, markdown_table, span
+from neural_em.report.tables import MISSING, markdown_table, short_commit, span
 from neural_em.reproduce import tagger_table
 from neural_em.reproduce.cells import Cell, number
 from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, STATIC, TABLE
@@ -107,7 +107,7 @@ def runs_table(records: Mapping[str, TrainingRecord]) -> str:
     rows = [
         [
             name, seed, _epochs(run.epochs, run.stage_epochs), run.best_epoch, run.stopped or "not finished",
-            span(run.seconds), run.precision, run.device, _short(run.commit), run.torch,
+            span(run.seconds), run.precision, run.device, short_commit(run.commit), run.torch,
         ]
         for name, record in records.items()
         for seed, run in record.runs.items()
@@ -172,8 +172,3 @@ def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord], s
 
 def _epochs(epochs: int | None, stages: Sequence[int | None]) -> str:
     return " + ".join(str(count) for count in stages or (epochs,))
-
-
-def _short(commit: str | None) -> str | None:
-    name, _, rest = (commit or "").partition(" ")
-    return f"{name[:10]} {rest}".rstrip() or None

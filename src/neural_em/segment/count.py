@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_em.segment.pixels import Step, foreground
+from neural_em.model.mixture import foreground
+from neural_em.segment.pixels import Step
 
 _SHARE = 0.02  # of the foreground: who owns less stands for nothing
 _PIXELS = 3  # at least

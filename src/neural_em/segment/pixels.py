@@ -10,8 +10,6 @@ from torch import Tensor
 from neural_em.model import Model
 from neural_em.model.mixture import pixel_likelihood
 
-VISIBLE = 0.1  # a pixel is foreground where some channel is so far from the prior
-
 
 class Step(NamedTuple):
     """What EM makes of one frame, without a batch axis."""
@@ -34,11 +32,6 @@ def background(model: Model, x: Tensor, step: Step) -> Tensor:
         every = torch.cat([torch.zeros_like(step.psi[:1]) + prior_of(model, step), step.psi]).unsqueeze(0)
         likelihood = pixel_likelihood(model.distribution, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
         return likelihood[0] >= likelihood[1:].amax(dim=0)
-
-
-def foreground(x: Tensor, prior: Any) -> Tensor:
-    """Where (H,W) there is something: the frame is not what the prior says."""
-    return (x - prior).abs().amax(dim=0) > VISIBLE
 
 
 def explained(x: Tensor, psi: Tensor, prior: Any) -> Tensor:

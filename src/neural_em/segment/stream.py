@@ -20,8 +20,9 @@ from neural_em.evaluation.metrics import adjusted_rand_index
 from neural_em.model import Model, State
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import best_start, infer
+from neural_em.model.mixture import foreground
 from neural_em.segment.config import SegmentConfig
-from neural_em.segment.pixels import Step, background, foreground, prior_of
+from neural_em.segment.pixels import Step, background, prior_of
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
 RACE = 20  # frames that starts are compared over

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import ndimage
-from torch import Tensor
 
 from neural_em.data import load_split
 from neural_em.errors import NeuralEMError
 from neural_em.model import Model
 from neural_em.model.inference import infer
+from neural_em.model.mixture import foreground
 from neural_em.randomness import keys
 from neural_em.runs.find import TrainedRun
 from neural_em.segment.clip import Segmentation, Segmented
-from neural_em.segment.pixels import explained, foreground, prior_of
+from neural_em.segment.pixels import explained, prior_of
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
 _SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know its usual loss
@@ -127,15 +127,11 @@ def usual_loss(run: TrainedRun, model: Model, components: int, device: torch.dev
         steps = [each for each in every if each.x_next is not None]
     loss = pixels = 0.0
     for step in steps[min(_FIRST, len(steps) - 1) :]:
-        prior = model.config.prior if step.state.prior is None else step.state.prior
+        prior: Any = model.config.prior if step.state.prior is None else step.state.prior
         assert step.x_next is not None
         loss += float(step.info.total.sum())
-        pixels += float(_there(step.x_next, prior).sum())
+        pixels += float(foreground(step.x_next, prior).sum())
     return loss / pixels if pixels else None
-
-
-def _there(x: Tensor, prior: Any) -> Tensor:
-    return torch.stack([foreground(each, prior[i] if isinstance(prior, Tensor) else prior) for i, each in enumerate(x)])
 
 
 def _patches(on: np.ndarray, owners: np.ndarray) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from neural_em.evaluation import grouping_scores
 from neural_em.model import Model
 from neural_em.model.inference import batch_that_fits, infer, next_groups
+from neural_em.model.mixture import foreground
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.order import validation_keys
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from neural_em.data import Dataset
 
 _LARGEST_BATCH = 500
-_VISIBLE = 0.1  # without groups, a pixel is something where it differs from the prior by more than this
 ONE_COMPONENT, UNIFORM = "one component", "uniform"
 USUAL_STEPS = 500  # of the recorded runs that came to bind, all did so by then (results/curves and the ablations)
 BINDING_FAILURES = {
@@ -110,7 +110,7 @@ def _binding(gamma: Tensor, x: Tensor, groups: Tensor | None, prior: float | Ten
     """Confidence and largest share of gamma (B,K,1,H,W) over scored pixels, of samples with things to tell apart."""
     gamma = gamma.squeeze(2).flatten(2)  # (B,K,P)
     if groups is None:
-        scored = ((x - prior).abs().amax(dim=1) > _VISIBLE).flatten(1)
+        scored = foreground(x, prior).flatten(1)
         several = scored.any(dim=1)
     else:
         flat = groups.flatten(1).to(torch.int64)
