@@ -1,14 +1,16 @@
-"""Times grouping with a flying-shapes model, K = 5: a stream frame by frame, and the largest batches."""
+"""Times grouping: a stream frame by frame, of flying shapes (K = 5) and of 64x64 pixels (K = 8); large batches."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.bench_training import product_peak
 from benchmarks.timing import timed
-from neural_em.data import flying_shapes
+from neural_em.data import flying_shapes, generate
 from neural_em.model import NeuralEM, preset
 from neural_em.model.fast import accelerate
 from neural_em.training import device as devices
@@ -26,7 +28,8 @@ def main() -> dict[str, Any]:
         result: dict[str, Any] = {
             "device": device.type,
             "threads": torch.get_num_threads(),
-            "stream, frames a second": STEPS / timed(lambda: stream(network, device), device, 5),
+            "stream, frames a second": frames_a_second(network, flying_shapes(1, device=device)[0], COMPONENTS),
+            "stream, 64x64, K = 8, frames a second": frames_a_second(*large(device)),
         }
         floor = 2 * MULTIPLICATIONS * COMPONENTS / product_peak(device)  # seconds of products for a frame
         sizes = (256, 1024, 4096) if device.type == "cuda" else (16, 64)
@@ -34,10 +37,21 @@ def main() -> dict[str, Any]:
     return result
 
 
-def stream(network: NeuralEM, device: torch.device) -> None:
-    """One sequence, its frames one by one, the state carried."""
-    x, _ = flying_shapes(1, device=device)
-    state = network.start(x[0], COMPONENTS, generator=torch.Generator(device).manual_seed(0))
+def frames_a_second(network: NeuralEM, x: Tensor, K: int) -> float:
+    """Of one sequence x (T,1,C,H,W)."""
+    return STEPS / timed(lambda: stream(network, x, K), x.device, 5)
+
+
+def large(device: torch.device) -> tuple[NeuralEM, Tensor, int]:
+    """RNN-EM with the network of bouncing balls, a sequence of 64 x 64 pixels, eight components."""
+    config = replace(preset("bouncing-balls"), m_step="recurrent")
+    frames, _ = generate("silhouettes", 1, frames=STEPS + 1, device=device)
+    return accelerate(NeuralEM(config).to(device)), frames, 8
+
+
+def stream(network: NeuralEM, x: Tensor, K: int) -> None:
+    """A sequence, its frames one by one, the state carried."""
+    state = network.start(x[0], K, generator=torch.Generator(x.device).manual_seed(0))
     for t in range(STEPS):
         state, _ = network.step(state, x[t], x[t + 1], check=False)
         state.gamma.argmax(dim=1).cpu()  # the labels are wanted before the next frame comes
