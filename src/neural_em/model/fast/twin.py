@@ -194,10 +194,12 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
         return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution
     absorbed = followed and absorbs(after, layer, kernels)
-    if kernels and up and not followed and layer.weight.shape[0] == 1:
+    if kernels and up and not followed and layer.weight.shape[0] <= kernels.CHANNELS:
         return FastLast(layer, kernels)
-    if not up and layer.weight.shape[1] == 1 and (absorbed or not kernels):
-        return FastFirst(layer, kernels) if kernels else FastPatches(layer)
+    if absorbed and not up and layer.weight.shape[1] <= kernels.CHANNELS:
+        return FastFirst(layer, kernels)
+    if not kernels and not up and layer.weight.shape[1] == 1:
+        return FastPatches(layer)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
