@@ -36,6 +36,7 @@ CASES = {
     "colour, through gamma": replace(COLOUR, gamma_gradient=True),
     "colour, background": replace(COLOUR, prior="background"),
     "colour, a number": replace(COLOUR, prior=0.3),
+    "colour, in blocks": replace(COLOUR, height=10, width=12, prior=0.3, gamma_gradient=True),
 }
 
 

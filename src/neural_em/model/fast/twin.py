@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from neural_em.model.m_step import GradientMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs
 
+AHEAD = True  # an E-step's kernel also makes the next step's delta
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
@@ -55,6 +56,8 @@ class FastNeuralEM(NeuralEM):
         vars(self).update(vars(model))  # the very modules under the very names, whatever is done to them later
         self.dtype, self.running = dtype, False
         self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
+        self.coming: Iterator[Tensor] = iter(())  # the noisy frames that the steps after this one read
+        self.made: tuple[Tensor, Tensor] | None = None  # the last gamma, and the delta that was made with it
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -81,10 +84,13 @@ class FastNeuralEM(NeuralEM):
         """The loop, everything ready for its length."""
         self.renew(state.theta)
         self.hold(len(x_noisy))
+        if self.kernels and AHEAD and not x_noisy.requires_grad:
+            self.coming = iter((x_noisy if state.prior is None else x_noisy - state.prior)[1:])
         try:
             return super().run(state, x, x_noisy, weights, watched)
         finally:
             self.hold(0)
+            self.coming, self.made = iter(()), None
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The M-step with fast layers."""
@@ -99,10 +105,12 @@ class FastNeuralEM(NeuralEM):
         return super().uniform(keys, count, stream)
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
-        """Delta, in one kernel, or two if it is normalised."""
+        """Delta, in one kernel, or two if it is normalised; the E-step before may have made it."""
         if not self.kernels or psi.device != self.made_of[1] or not self.kernels.fits(psi) or x.requires_grad:
             return super().difference(x, psi, gamma)
-        delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
+        delta = self.made[1] if self.made and self.made[0] is gamma else None
+        if delta is None:
+            delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
             flat, rows = delta.flatten(0, 1), (Rows(1), Rows(1))
             if not self.kernels.row_fits(flat, False):
@@ -118,7 +126,9 @@ class FastNeuralEM(NeuralEM):
         if numbers is None or x.requires_grad or not closed_form.covers(x, numbers, through, rule):
             return super().assign(eta, x, losses)
         if self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product"):
-            parts = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows[1])
+            coming = next(self.coming, None)
+            *parts, delta = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows, coming)
+            self.made = None if coming is None else (parts[1], delta)
         else:
             parts = closed_form.Assignment.apply(eta, x, distribution, numbers, through, losses, rule)
         psi, gamma, total, watched = parts

@@ -6,7 +6,8 @@ E-step and losses are not.
 """
 
 from neural_em.model.fast.kernels.activation import Activation, row_fits
-from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
+from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, fits
+from neural_em.model.fast.kernels.differences import MaskedDifference
 from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
 
