@@ -20,6 +20,7 @@ from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
+from neural_em.model.fast.chains import FastChain, chained
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
@@ -67,7 +68,8 @@ class FastNeuralEM(NeuralEM):
         if made_of != self.made_of:
             self.kernels = kernels_for(like)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
-            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
+            kinds = Linear | FastActivation | FastChain
+            self.layers = [each for each in self.fast[0].modules() if isinstance(each, kinds)][::-1]  # chains last
             self.made_of = made_of
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -181,7 +183,7 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
 def replacement(module: Any, kernels: Any) -> Any:
     """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself."""
     if as_built(module, nn.Sequential):
-        return nn.Sequential(*replaced(list(module), kernels))
+        return chained(replaced(list(module), kernels), kernels)
     if as_built(module, Encoder, Decoder, Interaction):
         return with_fast_layers(module, kernels)
     return replaced([module], kernels)[0] if known(module) else module
@@ -206,7 +208,7 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     absorbed = followed and absorbs(after, layer, kernels)
     if kernels and up and not followed and layer.weight.shape[0] <= kernels.CHANNELS:
         return FastLast(layer, kernels)
-    if absorbed and not up and layer.weight.shape[1] <= kernels.CHANNELS:
+    if absorbed and not up and before is None and layer.weight.shape[1] <= kernels.CHANNELS:
         return FastFirst(layer, kernels)
     if not kernels and not up and layer.weight.shape[1] == 1:
         return FastPatches(layer)
