@@ -92,7 +92,7 @@ VARIANTS: dict[str, tuple[Any, str, Any, set[str]]] = {  # what is set to what, 
     "one image a program": (images, "ROWS", 1, {"image_there"}),
     "no delta ahead": (twin, "AHEAD", False, {"Assignment"}),
     "layers one by one": (images, "USED", False, {"ToFeatures", "ToImage"}),
-    "small images in one kernel, large ones not": (images, "LARGEST", 1024, {"ToFeatures", "ToImage", "image_there"}),
+    "small images in one kernel, large ones not": (images, "LARGEST", 256, {"ToFeatures", "ToImage", "image_there"}),
     "neighbours read": (folds, "USED", False, {"to_image"}),
 }
 

@@ -83,39 +83,54 @@ class FastChain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C,H,W)."""
-        first, stop, ends = self.fitting(x) if x.dim() == 4 else (0, 0, False)
-        for layer in itertools.chain(*self.pairs[:first]):
-            x = layer(x)
-        if first < stop:
-            links = (self.held or self.links())[first:stop]
-            ending = (self.last.held or self.last.made_ready()) if ends else None
-            x = x if type(links[0].convolution) is FastFirst else x.to(links[0].taps.dtype)
-            given = [part for link in links for part in (link.taps, *link.parts)] + list(ending[0] if ending else ())
-            x = Chain.apply(self.kernels, links, ending, torch.is_grad_enabled(), x, *given)
-        for layer in itertools.chain(*self.pairs[stop:]):
+        runs = self.runs(*x.shape[2:]) if x.dim() == 4 else [(0, 0)]
+        ends = runs[-1][1] > len(self.pairs)  # the last layer belongs to the last run
+        done = 0
+        for first, stop in runs:
+            for layer in itertools.chain(*self.pairs[done:first]):
+                x = layer(x)
+            if first < stop:
+                x = self.run(x, first, stop)
+            done = stop
+        for layer in itertools.chain(*self.pairs[done:]):
             x = layer(x)
         return x if self.last is None or ends else self.last(x)
 
-    def fitting(self, x: Tensor) -> tuple[int, int, bool]:
-        """From which pair to before which the kernels are made for images like x (N,C,H,W); and whether for the end."""
-        H, W = x.shape[2:]
-        fits, n, there, back = self.kernels.image_fits, len(self.pairs), [], []
-        for convolution, _ in self.pairs:
-            outputs, inputs = convolution.layer.weight.shape[:2]
-            even = H % 2 == W % 2 == 0
+    def run(self, x: Tensor, first: int, stop: int) -> Tensor:
+        """Pairs that follow each other, and the last layer if it is there to stop before."""
+        links = (self.held or self.links())[first:stop]
+        ending = (self.last.held or self.last.made_ready()) if stop > len(self.pairs) else None
+        x = x if type(links[0].convolution) is FastFirst else x.to(links[0].taps.dtype)
+        given = [part for link in links for part in (link.taps, *link.parts)] + list(ending[0] if ending else ())
+        out: Tensor = Chain.apply(self.kernels, links, ending, torch.is_grad_enabled(), x, *given)
+        return out
+
+    def runs(self, H: int, W: int) -> list[tuple[int, int]]:
+        """From which pair to before which the kernels are made for images of that size; and for the last layer."""
+        runs, n = [(0, 0)], len(self.pairs)
+        for i, (convolution, _) in enumerate(self.pairs):
+            even, (outputs, inputs) = H % 2 == W % 2 == 0, convolution.layer.weight.shape[:2]
             if self.up:
-                there.append(fits(H, W, 4 * outputs))
-                back.append(fits(H, W, inputs))
+                there, back = self.fits(H, W, 4 * outputs, 9 * inputs), self.fits(H, W, inputs, 36 * outputs)
                 H, W = 2 * H, 2 * W
             else:
                 H, W = H // 2, W // 2
-                there.append(even and fits(H, W, outputs))
-                back.append(even and fits(H, W, 4 * inputs))
-        if self.up:  # from the first one on, where images are small
-            stop = next((i for i in range(n) if not there[i] or (i and not back[i])), n)
-            return 0, stop, stop == n and type(self.last) is FastLast and fits(H, W, outputs)
-        first = next((i for i in range(n, 0, -1) if not there[i - 1] or (i < n and not back[i])), 0)
-        return first, n, False
+                there = even and self.fits(H, W, outputs, 16 * inputs)
+                back = self.fits(H, W, 4 * inputs, 9 * outputs)
+            if there and back and runs[-1][0] < runs[-1][1] == i:
+                runs[-1] = runs[-1][0], i + 1
+            elif there:
+                runs.append((i, i + 1))
+        if runs[-1][1] == n and type(self.last) is FastLast and self.fits(H, W, outputs, 25):
+            runs[-1] = runs[-1][0], n + 1
+        return runs
+
+    def fits(self, height: int, width: int, columns: int, depth: int) -> bool:
+        """Whether a kernel is made for images of that size, with a weight (columns, depth)."""
+        convolution = self.pairs[0][0]
+        dtype = convolution.dtype or convolution.layer.weight.dtype
+        fitting: bool = self.kernels.image_fits(height, width, columns, depth, dtype)
+        return fitting
 
 
 class Chain(torch.autograd.Function):

@@ -20,7 +20,7 @@ from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
 _E_STEP = tl.constexpr(EPSILON)
-PROGRAM = 8192  # numbers of one channel that one program holds; a larger sample is shared out
+PROGRAM = 8192  # numbers that one program holds; a larger sample is shared out
 COMPONENTS = 256  # of a pixel, all in one program
 CHANNELS = 8  # of a pixel, each written out in the kernels
 
@@ -185,7 +185,7 @@ class Assignment(torch.autograd.Function):
         psi, gamma = torch.empty_like(eta), eta.new_empty(B, K, 1, H, W)
         delta, coming = (None, None) if coming is None else (taken(rows[0], like), coming.contiguous())
         KB = triton.next_power_of_2(K)
-        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // KB))
+        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read

@@ -10,6 +10,7 @@ on, with a weight (F, SIDE*SIDE*C). Columns F may be the four phases of an image
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +23,10 @@ from neural_em.model.fast.kernels.edges import precision
 
 USED = True  # where images fit
 LARGEST = 16384  # numbers that one program can hold
-ROWS = 64  # of a program, at least: several images where one has fewer pixels
-_SHARED = 160 * 1024  # bytes of a multiprocessor's memory for what is read ahead
+ROWS = 64  # of a program, at least, and twice as many if its weight is heavy: several images where one has fewer
+HEAVY = 96 * 1024  # bytes of a weight, which every program reads
+HEAVIEST = 256 * 1024  # bytes of it for each image: beyond that, several kernels for all images are faster
+_PROGRAMS = 32  # at least, if there are as many images
 # where the numbers of a tile lie in memory
 PLAIN, JOINED, SPLIT = 0, 1, 2  # as they are; as one image whose phases the columns are; in phases, of columns that are not
 _JOINED, _SPLIT = tl.constexpr(JOINED), tl.constexpr(SPLIT)
@@ -51,10 +54,18 @@ class Norm(NamedTuple):
     deviation: Tensor
 
 
-def image_fits(height: int, width: int, columns: int) -> bool:
-    """Whether a program can hold an image of so many pixels and columns."""
-    pixels, columns = (max(16, triton.next_power_of_2(n)) for n in (height * width, columns))
-    return USED and pixels * columns <= LARGEST
+def image_fits(height: int, width: int, columns: int, depth: int, dtype: torch.dtype) -> bool:
+    """Whether a program can hold images of that size and so many columns, and is not busy reading the weight alone."""
+    weight = columns * depth * min(dtype.itemsize, 4)  # float64 is for tests, which are to see the same kernels
+    PB, FB, G = _tile(height * width, columns, weight)
+    return USED and PB * FB <= LARGEST and weight <= HEAVIEST * G
+
+
+def _tile(pixels: int, columns: int, weight: int) -> tuple[int, int, int]:
+    """Rows and columns of an image's tile, and how many images share a program and its weight of so many bytes."""
+    PB, FB = (max(16, triton.next_power_of_2(n)) for n in (pixels, columns))
+    rows = 2 * ROWS if weight > HEAVY else ROWS
+    return PB, FB, max(1, min(rows // PB, LARGEST // (PB * FB)))
 
 
 @triton.jit
@@ -200,7 +211,7 @@ def image_there(
         joined: whether F are four phases.
     """
     size = (out.shape[2] // 2, out.shape[3] // 2) if joined else (out.shape[2], out.shape[3])
-    grid, sizes, settings = _settings(x, weight, size, patches, out)
+    grid, sizes, settings = _settings(x, weight, size, patches, out, 1024)
     _there[grid](
         x, weight, norm.bias, norm.scale, norm.offset, norm.mean, norm.deviation, before, out, *sizes,
         **settings, KIND=KINDS[norm.kind], PLACE=JOINED if joined else PLAIN, KEPT=before is not None,
@@ -223,7 +234,7 @@ def image_back(
     """
     H, W = gradient.shape[2:]
     size = (H // patches.STRIDE, W // patches.STRIDE)
-    grid, sizes, settings = _settings(gradient, weight, size, patches, before)
+    grid, sizes, settings = _settings(gradient, weight, size, patches, before, 512)
     phases = 4 if place == JOINED else 1
     parts = norm.mean.new_empty(grid[0] * phases, 3, len(weight) // phases)
     _back[grid](
@@ -233,18 +244,30 @@ def image_back(
     return parts
 
 
+@functools.cache
+def _shared() -> int:
+    """Bytes of a multiprocessor's own memory that a program may fill with what it reads ahead."""
+    if not torch.cuda.is_available():
+        return 160 * 1024
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return min(int(device.shared_memory_per_block_optin) for device in devices) * 2 // 3
+
+
 def _settings(
-    x: Tensor, weight: Tensor, size: tuple[int, int], patches: Patches, like: Tensor
+    x: Tensor, weight: Tensor, size: tuple[int, int], patches: Patches, like: Tensor, warp: int
 ) -> tuple[tuple[int], tuple[int, ...], dict[str, Any]]:
-    """Grid, sizes and constants of a kernel that makes images of that size from x, in the precision of ``like``."""
+    """Grid, sizes and constants of a kernel that makes images of that size from x, in the precision of ``like``.
+
+    A warp is to hold so many numbers.
+    """
     (N, C, H, W), F, bytes_each = x.shape, len(weight), like.element_size()
-    PB, FB = (max(16, triton.next_power_of_2(n)) for n in (size[0] * size[1], F))
-    G = max(1, min(ROWS // PB, LARGEST // (PB * FB)))
+    PB, FB, G = _tile(size[0] * size[1], F, weight.nbytes)
+    G = min(G, triton.next_power_of_2(max(1, N // _PROGRAMS)))
     KB = next((n for n in (64, 32, 16) if C % n == 0 and n * bytes_each <= 128), 16)
-    ahead = _SHARED // ((G * PB + FB) * KB * bytes_each)
+    ahead = _shared() // ((G * PB + FB) * KB * bytes_each)
     constants = {
         "C": C, "F": F, **patches._asdict(), "PRECISION": precision(), "HALF": like.dtype == torch.bfloat16, "G": G,
-        "PB": PB, "FB": FB, "KB": KB, "num_warps": max(4, min(16, G * PB * FB // 1024)),
+        "PB": PB, "FB": FB, "KB": KB, "num_warps": max(4, min(16, G * PB * FB // warp)),
         "num_stages": max(1, min(3, ahead)) if C % KB == 0 and bytes_each < 8 else 1,
     }  # fmt: skip
     return (triton.cdiv(N, G),), (N, H, W, *size), constants
