@@ -106,9 +106,7 @@ def test_every_way_equals_the_plain_path(name: str, used: set[str], monkeypatch:
 
 
 @pytest.mark.parametrize("config", [GREY, COLOUR], ids=["grey", "colour"])
-def test_bfloat16_points_the_same_way(
-    config: ModelConfig, used: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bfloat16_points_the_same_way(config: ModelConfig, used: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     def wide(a: Any) -> Any:  # the interpreter would multiply the bits of bfloat16 numbers as integers

@@ -46,7 +46,7 @@ class FastChain(nn.Module):
     def __init__(self, layers: list[nn.Module], kernels: Any) -> None:
         super().__init__()
         self.layers, self.kernels = nn.ModuleList(layers), kernels
-        self.pairs = list(zip(layers[::2], layers[1::2], strict=False))
+        self.pairs: list[tuple[Any, Any]] = list(zip(layers[::2], layers[1::2], strict=False))
         self.last: Any = layers[-1] if len(layers) % 2 else None
         self.up = type(layers[0]) is FastUpConvolution
         self.spread = constant(SPREAD, self.pairs[0][0].layer.weight)
@@ -137,11 +137,15 @@ class Chain(torch.autograd.Function):
     """The links of a chain, and perhaps its end, an up-convolution to few channels."""
 
     @staticmethod
-    def forward(ctx: Any, kernels: Any, links: list[Link], ending: Any, kept: bool, x: Tensor, *given: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, kernels: Any, links: list[Link], ending: Any, kept: bool, x: Tensor, *given: Tensor
+    ) -> Tensor:
         """Of x (N,C,H,W); ``given`` are all parameters, whose gradients go to the tapes."""
         x = x.contiguous(memory_format=torch.channels_last)
         dtype = links[0].convolution.dtype or x.dtype
-        norms, befores, images = [], [], [x]
+        norms: list[Any] = []
+        befores: list[Any] = []
+        images = [x]
         for link in links:
             norm, before, x = Chain.link_there(kernels, link, x, dtype, kept)
             norms, befores, images = [*norms, norm], [*befores, before], [*images, x]
@@ -177,9 +181,7 @@ class Chain(torch.autograd.Function):
         kernels, links, ending, n = ctx.kernels, ctx.links, ctx.ending, len(ctx.links)
         saved = ctx.saved_tensors
         images, befores, parts = saved[: -6 * n], saved[-6 * n : -5 * n], saved[-5 * n :]
-        norms = [
-            kernels.Norm(link.activation.layer.kind, *parts[5 * i : 5 * i + 5]) for i, link in enumerate(links)
-        ]
+        norms = [kernels.Norm(link.activation.layer.kind, *parts[5 * i : 5 * i + 5]) for i, link in enumerate(links)]
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ending:
             (weight, _), tape = ending

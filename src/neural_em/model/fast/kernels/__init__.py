@@ -1,6 +1,6 @@
 """Fused GPU kernels (Triton): one each way where torch needs many.
 
-The plain functions are their reference, in float32 and float64. Only `edges`, the first and the last convolution, has
+The plain functions are their reference, in float32 and float64. Only convolutions (`edges`, `folds`, `images`) have
 products of matrices, which are as coarse as torch's may be (TF32). Activations may also be bfloat16; sums, differences,
 E-step and losses are not.
 """
@@ -11,7 +11,15 @@ from neural_em.model.fast.kernels.differences import MaskedDifference
 from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches, to_image
 from neural_em.model.fast.kernels.images import (
-    AROUND, HALVING, JOINED, REACHED, SPLIT, Norm, image_back, image_fits, image_there,
+    AROUND,
+    HALVING,
+    JOINED,
+    REACHED,
+    SPLIT,
+    Norm,
+    image_back,
+    image_fits,
+    image_there,
 )  # fmt: skip
 
 __all__ = [

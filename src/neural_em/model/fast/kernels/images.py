@@ -27,8 +27,8 @@ ROWS = 64  # of a program, at least, and twice as many if its weight is heavy: s
 HEAVY = 96 * 1024  # bytes of a weight, which every program reads
 HEAVIEST = 256 * 1024  # bytes of it for each image: beyond that, several kernels for all images are faster
 _PROGRAMS = 32  # at least, if there are as many images
-# where the numbers of a tile lie in memory
-PLAIN, JOINED, SPLIT = 0, 1, 2  # as they are; as one image whose phases the columns are; in phases, of columns that are not
+# where a tile lies in memory: as it is; its columns, four phases, as one image; its rows, an image, as four phases
+PLAIN, JOINED, SPLIT = 0, 1, 2
 _JOINED, _SPLIT = tl.constexpr(JOINED), tl.constexpr(SPLIT)
 
 
@@ -249,8 +249,8 @@ def _shared() -> int:
     """Bytes of a multiprocessor's own memory that a program may fill with what it reads ahead."""
     if not torch.cuda.is_available():
         return 160 * 1024
-    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return min(int(device.shared_memory_per_block_optin) for device in devices) * 2 // 3
+    devices: list[Any] = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return min(device.shared_memory_per_block_optin for device in devices) * 2 // 3
 
 
 def _settings(
