@@ -179,6 +179,32 @@ def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["static-shapes-nem", "flying-shapes", "bouncing-balls", "coloured-shapes"])
+def test_single_steps_on_a_gpu_equal_the_plain_ones(name):
+    """They are replayed from a CUDA graph, which must follow every change of the weights and of what it is given."""
+    model = NeuralEM(preset(name), seed=1).double().cuda()
+    twin, (C, H, W) = accelerate(model), (model.config.channels, model.config.height, model.config.width)
+    for seed, components in ((0, 3), (1, 3), (2, 2)):
+        x = torch.rand(5, 2, C, H, W, generator=torch.Generator().manual_seed(seed)).double().cuda()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+            start = model.start(x[0], components, generator=torch.Generator("cuda").manual_seed(seed))
+            ours = theirs = start
+            kept = []
+            for t in range(4):
+                theirs, losses = model.step(theirs, x[t], x[t + 1], check=False)
+                with torch.inference_mode(mode=seed == 1):
+                    ours, others = twin.step(ours, x[t], x[t + 1], check=False)
+                kept.append((ours, theirs))
+                torch.testing.assert_close(others, losses, rtol=1e-9, atol=1e-12)
+        for ours, theirs in kept:  # an earlier step's state is not overwritten by the next one
+            torch.testing.assert_close(ours[:3], theirs[:3], rtol=1e-9, atol=1e-12)
+    assert len(twin.graphs) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("way", ["images", "folds", "ahead", "shared out"])
 def test_every_way_of_the_gpu_kernels_equals_the_plain_path(way, monkeypatch):
     """Those that are used where others do not fit, too."""

@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from neural_em.errors import refuse
 from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
-from neural_em.model.fast import closed_form
+from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.chains import FastChain, chained
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import Rows, both_ways
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
-from neural_em.model.m_step import GradientMStep, differentiated_twice
+from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
-from neural_em.model.relational import Interaction, Pairs
+from neural_em.model.relational import Interaction, Pairs, RelationalMStep
 
+KNOWN = (RecurrentMStep, GradientMStep, RelationalMStep)
 AHEAD = True  # an E-step's kernel also makes the next step's delta
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
@@ -59,6 +60,7 @@ class FastNeuralEM(NeuralEM):
         self.rows = (Rows(1), Rows(1))  # memory for delta, and for the gradient of eta
         self.coming: Iterator[Tensor] = iter(())  # the noisy frames that the steps after this one read
         self.made: tuple[Tensor, Tensor] | None = None  # the last gamma, and the delta that was made with it
+        self.graphs: dict[Any, Any] = {}  # single steps, by what they depend on
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -70,7 +72,7 @@ class FastNeuralEM(NeuralEM):
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             kinds = Linear | FastActivation | FastChain
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, kinds)][::-1]  # chains last
-            self.made_of = made_of
+            self.made_of, self.graphs = made_of, {}
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
 
@@ -93,6 +95,37 @@ class FastNeuralEM(NeuralEM):
         finally:
             self.hold(0)
             self.coming, self.made = iter(()), None
+
+    def step(
+        self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
+    ) -> tuple[State, Info]:
+        """One step; by itself, without gradients and on a GPU, it is replayed from a CUDA graph."""
+        if self.running or check or not self.kernels or not graphs.worthwhile(state):
+            return super().step(state, x_noisy, x_next, check, losses)
+        self.renew(state.theta)
+        if any(list(child.parameters()) for child in self.fast[0].children()) or not as_built(self.m_step, *KNOWN):
+            return super().step(state, x_noisy, x_next, check, losses)  # what is not known here may do anything
+        places = tuple(parameter.data_ptr() for parameter in self.parameters())
+        deviation = None if self.deviation is None else self.deviation.data_ptr()
+        how = (losses, self.config, deviation, torch.get_float32_matmul_precision(), places)
+        key = graphs.signature(state, x_noisy, x_next, *how)
+        if key not in self.graphs:
+            if len(self.graphs) == graphs.HELD:
+                del self.graphs[next(iter(self.graphs))]
+            self.graphs[key] = self.recorded(state, x_noisy, x_next, losses)
+        return self.graphs[key](state, x_noisy, x_next)
+
+    def recorded(self, state: State, x_noisy: Tensor, x_next: Tensor, losses: bool) -> Any:
+        """The step as a graph, or as it is, with a warning, where it cannot be recorded."""
+        step = functools.partial(super().step, check=False, losses=losses)
+        try:
+            return graphs.GraphedStep(step, state, x_noisy, x_next)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            warnings.warn(f"no CUDA graph, steps are slower: {str(error).splitlines()[0]}", stacklevel=2)
+            torch.cuda.synchronize(x_next.device)
+            return step
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The M-step with fast layers."""
