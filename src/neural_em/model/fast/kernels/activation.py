@@ -72,8 +72,8 @@ def _places(P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.constexp
 
 @triton.jit
 def _activation_forward(
-    x, bias, scale, offset, y, mean, deviation, P, C, WIDTH,
-    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    x, bias, scale, offset, y, state, mean, deviation, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
@@ -90,14 +90,16 @@ def _activation_forward(
         z = z * tl.load(scale + c, mask=c < C, other=0.0) + tl.load(offset + c, mask=c < C, other=0.0)
     z = activated(z, KIND)
     tl.store(y + n * P * C + target, z, mask=inside)
+    if STATE:
+        tl.store(state + n * P * C + source, activated(v, SIGMOID), mask=inside)
     tl.store(mean + n, m)
     tl.store(deviation + n, r)
 
 
 @triton.jit
 def _activation_backward(
-    gradient, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
-    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
@@ -121,6 +123,8 @@ def _activation_backward(
     a = tl.sum(tl.sum(g, axis=1), axis=0) / (P * C)
     b = tl.sum(tl.sum(g * h, axis=1), axis=0) / (P * C)
     g = tl.where(inside, (g - a - h * b) * r, 0.0)
+    if STATE:
+        g += sloped(tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype), v, SIGMOID)
     tl.store(gx + n * P * C + source, g, mask=inside)
     if BIAS:
         tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
@@ -134,10 +138,11 @@ class Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tape: Any, rows: tuple[Any, Any], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
-                offset: Tensor | None, bias: Tensor | None) -> Tensor:  # fmt: skip
+                offset: Tensor | None, bias: Tensor | None, with_state: bool = False) -> Any:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
-        ``rows`` give the memory that the output and, on the way back, the input's gradient are written to.
+        ``rows`` give the memory that the output and, on the way back, the input's gradient are written to. If it is
+        wanted, a recurrent layer's state, the sigmoid of x as it is, comes second.
         """
         N = x.shape[0]
         image = x.dim() == 4
@@ -149,19 +154,25 @@ class Activation(torch.autograd.Function):
         exact = torch.promote_types(x.dtype, torch.float32)  # sums of bfloat16 numbers are float32
         mean, deviation = (torch.empty(N, device=x.device, dtype=exact) for _ in range(2))
         settings = activation_settings(kind, bias is not None, scale is not None, phases, P, C)
-        _activation_forward[(N,)](x, bias, scale, offset, y, mean, deviation, P, C, width, **settings)
+        state = torch.empty_like(x) if with_state else None
+        _activation_forward[(N,)](
+            x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings, STATE=with_state
+        )
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
-        return y
+        ctx.set_materialize_grads(False)
+        return (y, state) if with_state else y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None, g_state: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradient of x; the parameters' to the tape."""
-        gx, parts = activation_backward(gradient, ctx.saved_tensors, ctx.rows, ctx.sizes, ctx.settings)
+        if gradient is None:  # of a layer whose state alone is used
+            gradient = torch.zeros_like(ctx.saved_tensors[0])
+        gx, parts = activation_backward(gradient, ctx.saved_tensors, ctx.rows, ctx.sizes, ctx.settings, g_state)
         if parts is not None and ctx.tape is not None:
             ctx.tape.add(parts)
-        return None, None, None, None, gx, None, None, None
+        return (None,) * 4 + (gx,) + (None,) * (len(ctx.needs_input_grad) - 5)
 
 
 def activation_settings(kind: str, bias: bool, affine: bool, phases: bool, P: int, C: int) -> dict[str, Any]:
@@ -173,7 +184,12 @@ def activation_settings(kind: str, bias: bool, affine: bool, phases: bool, P: in
 
 
 def activation_backward(
-    gradient: Tensor, saved: tuple[Any, ...], rows: Any, sizes: tuple[int, ...], settings: dict[str, Any]
+    gradient: Tensor,
+    saved: tuple[Any, ...],
+    rows: Any,
+    sizes: tuple[int, ...],
+    settings: dict[str, Any],
+    g_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient of the input, and each sample's part of the parameters' (N,R,C), if there are any.
 
@@ -183,13 +199,16 @@ def activation_backward(
         rows: give the memory for the first.
         sizes: samples, pixels, channels and the image's width.
         settings: `activation_settings`.
+        g_state: the gradient of the state, where there is one.
     """
     x, scale, offset, bias, mean, deviation = saved
     N, P, C, width = sizes
     gradient = gradient.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else gradient.contiguous()
     gx: Tensor = rows.take(tuple(x.shape), x)
     parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
+    g_state = None if g_state is None else g_state.contiguous()
     _activation_backward[(N,)](
-        gradient, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width, **settings
-    )
+        gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width,
+        **settings, STATE=g_state is not None,
+    )  # fmt: skip
     return gx, None if scale is None else parts
