@@ -59,24 +59,24 @@ def used(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def unrolled(model: NeuralEM, twin_of: Any) -> list[torch.Tensor]:
+def unrolled(model: NeuralEM, twin_of: Any, components: int = 2) -> list[torch.Tensor]:
     """States, losses and gradients of two steps."""
     c = model.config
     x = torch.rand(3, 1, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5))
     x = x.to(next(model.parameters()).dtype)
-    x_noisy, gamma = model.draw(x, 2, randomness.keys(0, torch.arange(1)))
-    out = twin_of(model).unroll(x, 2, x_noisy=x_noisy, gamma=gamma)
-    gradients = torch.autograd.grad(out.loss, list(model.parameters()))
+    x_noisy, gamma = model.draw(x, components, randomness.keys(0, torch.arange(1)))
+    out = twin_of(model).unroll(x, components, x_noisy=x_noisy, gamma=gamma)
+    gradients = torch.autograd.grad(out.loss, list(model.parameters())) if out.loss.requires_grad else ()
     return [*(part.detach() for part in out), *gradients]
 
 
-def assert_equal(config: ModelConfig) -> None:
+def assert_equal(config: ModelConfig, components: int = 2) -> None:
     """The kernels' numbers and gradients are the plain path's."""
     model = NeuralEM(config, seed=2).double()
     with torch.no_grad():  # scales, offsets and biases that do something
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)).double()
-    plain, fast = unrolled(model, lambda plain: plain), unrolled(model, accelerate)
+    plain, fast = unrolled(model, lambda plain: plain, components), unrolled(model, accelerate, components)
     for ours, theirs in zip(fast, plain, strict=True):
         assert (ours - theirs).abs().max() <= 1e-10 * max(1.0, float(theirs.abs().max()))
 
@@ -89,7 +89,7 @@ def test_they_equal_the_plain_path_in_float64(name: str, used: set[str]) -> None
 
 VARIANTS: dict[str, tuple[Any, str, Any, set[str]]] = {  # what is set to what, and kernels that must then be used
     "samples shared out among programs": (assignment, "PROGRAM", 64, {"Assignment"}),
-    "one image a program": (images, "ROWS", 1, {"image_there"}),
+    "several images a program": (images, "PROGRAMS", 1, {"image_there", "image_back"}),
     "no delta ahead": (twin, "AHEAD", False, {"Assignment"}),
     "layers one by one": (images, "USED", False, {"ToFeatures", "ToImage"}),
     "small images in one kernel, large ones not": (images, "LARGEST", 256, {"ToFeatures", "ToImage", "image_there"}),
@@ -101,8 +101,15 @@ VARIANTS: dict[str, tuple[Any, str, Any, set[str]]] = {  # what is set to what, 
 def test_every_way_equals_the_plain_path(name: str, used: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     module, setting, value, wanted = VARIANTS[name]
     monkeypatch.setattr(module, setting, value)
-    assert_equal(replace(GREY, convolutions=(20, 3, 2)))
+    assert_equal(replace(GREY, convolutions=(20, 3, 2)), components=3)  # which no program's images divide by
     assert used >= wanted
+
+
+def test_without_gradients(used: set[str]) -> None:
+    with torch.no_grad():
+        assert_equal(GREY)
+    assert used >= {"image_there"}
+    assert "image_back" not in used
 
 
 @pytest.mark.parametrize("config", [GREY, COLOUR], ids=["grey", "colour"])

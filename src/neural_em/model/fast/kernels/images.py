@@ -26,7 +26,7 @@ LARGEST = 16384  # numbers that one program can hold
 ROWS = 64  # of a program, at least, and twice as many if its weight is heavy: several images where one has fewer
 HEAVY = 96 * 1024  # bytes of a weight, which every program reads
 HEAVIEST = 256 * 1024  # bytes of it for each image: beyond that, several kernels for all images are faster
-_PROGRAMS = 32  # at least, if there are as many images
+PROGRAMS = 32  # at least, if there are as many images
 # where a tile lies in memory: as it is; its columns, four phases, as one image; its rows, an image, as four phases
 PLAIN, JOINED, SPLIT = 0, 1, 2
 _JOINED, _SPLIT = tl.constexpr(JOINED), tl.constexpr(SPLIT)
@@ -262,7 +262,7 @@ def _settings(
     """
     (N, C, H, W), F, bytes_each = x.shape, len(weight), like.element_size()
     PB, FB, G = _tile(size[0] * size[1], F, weight.nbytes)
-    G = min(G, triton.next_power_of_2(max(1, N // _PROGRAMS)))
+    G = min(G, triton.next_power_of_2(max(1, N // PROGRAMS)))
     KB = next((n for n in (64, 32, 16) if C % n == 0 and n * bytes_each <= 128), 16)
     ahead = _shared() // ((G * PB + FB) * KB * bytes_each)
     constants = {
