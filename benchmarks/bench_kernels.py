@@ -1,6 +1,6 @@
-"""Times the training step on a GPU with each of the fused kernels' ways switched off or set otherwise, and the
-convolutions of each network by themselves: which of them pay, and by how much.
+"""Times the training step on a GPU with each of the fused kernels' ways switched off or set otherwise.
 
+The convolutions of each network are timed by themselves, too: which of them pay, and by how much.
 ``BENCH_ONLY`` chooses steps by a part of their name, as in ``BENCH_ONLY=shapes python -m benchmarks kernels``.
 """
 
@@ -129,12 +129,13 @@ def convolutions(base: str, part: str, way: str, back: bool, device: torch.devic
 def graphed(call: Callable[[], Any], device: torch.device, repeat: int = 20) -> float:
     """Seconds of a call, of many in one CUDA graph."""
     stream = torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
         call()
         call()
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for _ in range(repeat):
             call()
     return timed(graph.replay, device, 5) / repeat

@@ -50,14 +50,14 @@ class FastChain(nn.Module):
         self.last: Any = layers[-1] if len(layers) % 2 else None
         self.up = type(layers[0]) is FastUpConvolution
         self.spread = constant(SPREAD, self.pairs[0][0].layer.weight)
-        self.held: list[Link] | None = None  # what `links` gave, during an unroll
+        self.held: tuple[list[Link], Any] | None = None  # what `links` gave, during an unroll
 
     def hold(self, steps: int) -> None:
         """Makes the weights ready for an unroll of so many steps; the layers' own must be."""
         self.held = self.links() if steps else None
 
-    def links(self) -> list[Link]:
-        """All pairs, with their weights as the kernels read them."""
+    def links(self) -> tuple[list[Link], Any]:
+        """All pairs, with their weights as the kernels read them; likewise parameters, tape and weight of the end."""
         made = []
         for i, (convolution, activation) in enumerate(self.pairs):
             (taps, *_), tape = convolution.held or convolution.made_ready()
@@ -68,7 +68,10 @@ class FastChain(nn.Module):
                 weight = taps.T.contiguous() if first else taps.permute(0, 2, 3, 1).flatten(1).contiguous()
                 back = self.transposed(taps) if i > 0 and trained else None
             made.append(Link(convolution, activation, taps, tape, parts, parts_tape, rows, weight, back))
-        return made
+        if type(self.last) is not FastLast:
+            return made, None
+        parts, tape = self.last.held or self.last.made_ready()
+        return made, (parts, tape, parts[0].detach().T.contiguous())
 
     def transposed(self, taps: Tensor) -> Tensor:
         """The weight (F, taps) of the way back through a convolution.
@@ -98,8 +101,8 @@ class FastChain(nn.Module):
 
     def run(self, x: Tensor, first: int, stop: int) -> Tensor:
         """Pairs that follow each other, and the last layer if it is there to stop before."""
-        links = (self.held or self.links())[first:stop]
-        ending = (self.last.held or self.last.made_ready()) if stop > len(self.pairs) else None
+        links, ending = self.held or self.links()
+        links, ending = links[first:stop], ending if stop > len(self.pairs) else None
         x = x if type(links[0].convolution) is FastFirst else x.to(links[0].taps.dtype)
         given = [part for link in links for part in (link.taps, *link.parts)] + list(ending[0] if ending else ())
         out: Tensor = Chain.apply(self.kernels, links, ending, torch.is_grad_enabled(), x, *given)
@@ -184,10 +187,10 @@ class Chain(torch.autograd.Function):
         norms = [kernels.Norm(link.activation.layer.kind, *parts[5 * i : 5 * i + 5]) for i, link in enumerate(links)]
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ending:
-            (weight, _), tape = ending
+            _, tape, weight = ending
             if tape is not None:
                 tape.add(images[n], gradient)
-            arguments = gradient, weight.T.contiguous(), kernels.REACHED
+            arguments = gradient, weight, kernels.REACHED
         for i in range(n - 1, -1, -1):
             link, norm, before = links[i], norms[i], befores[i]
             if i < n - 1 or ending:
