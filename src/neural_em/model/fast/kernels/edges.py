@@ -1,4 +1,4 @@
-"""The first and the last convolution, between one-channel images and features of half their size.
+"""The first and the last convolution, between images of few channels and features of half their size.
 
 Both are one linear map and its transpose: small pixel (i,j) meets the patch of K x K image pixels from
 (2i - PAD, 2j - PAD) on. The first convolution has 4x4 patches; the last one, which doubles the image before its 4x4
@@ -15,6 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neural_em.model.fast.kernels import folds
+
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS = 32  # small pixels of one program
@@ -22,22 +24,25 @@ _PIXELS = 32  # small pixels of one program
 
 @triton.jit
 def _to_features(
-    x, weight, y, H, W, h, w, C,
-    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
-    PB: tl.constexpr, TB: tl.constexpr, CB: tl.constexpr,
+    x, weight, y, H, W, h, w, F,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    PB: tl.constexpr, TB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    tap = tl.arange(0, TB)
-    c = tl.arange(0, CB)[None, :]
-    i, j = 2 * (p // w) + (tap // K)[None, :] - PAD, 2 * (p % w) + (tap % K)[None, :] - PAD
-    inside = (p < h * w) & (tap < K * K)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    patches = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
-    taps = tl.load(weight + tap[:, None] * C + c, mask=(tap < K * K)[:, None] & (c < C), other=0.0)
-    if HALF:
-        patches, taps = patches.to(tl.bfloat16), taps.to(tl.bfloat16)
-    total = tl.dot(patches, taps, input_precision=PRECISION)
-    tl.store(y + (n * h * w + p) * C + c, total, mask=(p < h * w) & (c < C))
+    f = tl.arange(0, FB)[None, :]
+    total = tl.zeros([PB, FB], dtype=weight.dtype.element_ty)
+    for first in tl.static_range(0, K * K * C, TB):
+        e = first + tl.arange(0, TB)  # of (K, K, C)
+        tap, c = (e // C)[None, :], (e % C)[None, :]
+        i, j = 2 * (p // w) + tap // K - PAD, 2 * (p % w) + tap % K - PAD
+        inside = (p < h * w) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+        patches = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
+        taps = tl.load(weight + e[:, None] * F + f, mask=(e < K * K * C)[:, None] & (f < F), other=0.0)
+        if HALF:
+            patches, taps = patches.to(tl.bfloat16), taps.to(tl.bfloat16)
+        total += tl.dot(patches, taps, input_precision=PRECISION)
+    tl.store(y + (n * h * w + p) * F + f, total, mask=(p < h * w) & (f < F))
 
 
 @triton.jit
@@ -70,58 +75,66 @@ def _to_image(
 
 @triton.jit
 def _unfold(
-    x, columns, H, W, h, w, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
+):
     n = tl.program_id(0).to(tl.int64)
     e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # of (h, w, ROW)
-    tap, pixel = e % ROW, e // ROW
+    tap, c, pixel = e % ROW // C, e % ROW % C, e // ROW
     i, j = 2 * (pixel // w) + tap // K - PAD, 2 * (pixel % w) + tap % K - PAD
     inside = (e < h * w * ROW) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    v = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
+    v = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
     tl.store(columns + n * h * w * ROW + e, v, mask=e < h * w * ROW)
 
 
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
-    """Fills y (N,C,h,w), channels last in memory, from images x (N,1,2h,2w) and weight (K*K,C)."""
-    N, C, h, w = y.shape
+    """Fills y (N,F,h,w) from images x (N,C,2h,2w), both channels last in memory, and weight (K*K*C,F)."""
+    (N, F, h, w), C = y.shape, x.shape[1]
     _to_features[(N, triton.cdiv(h * w, _PIXELS))](
-        x, weight, y, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), TB=triton.next_power_of_2(patch[0] ** 2)
-    )
+        x, weight, y, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, patch), PB=_PIXELS, num_warps=2,
+        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16, FB=max(16, triton.next_power_of_2(F)),
+    )  # fmt: skip
 
 
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
-    """Fills images x (N,1,2h,2w) from y (N,C,h,w), channels last in memory: the transpose of `to_features`."""
-    N, C, h, w = y.shape
+    """Fills images x (N,C,2h,2w) from y (N,F,h,w), channels last in memory: the transpose of `to_features`."""
+    N, F, h, w = y.shape
+    if folds.USED or x.shape[1] > 1:
+        folds.fold(y, weight, bias, x, _settings(y, patch))
+        return
     _to_image[(N, triton.cdiv(h * w, _PIXELS))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), BIAS=bias is not None
-    )
+        y, weight, bias, x, 2 * h, 2 * w, h, w, F, **_settings(y, patch), BIAS=bias is not None, PB=_PIXELS,
+        CB=max(16, triton.next_power_of_2(F)), num_warps=2,
+    )  # fmt: skip
 
 
-def _settings(features: Tensor, C: int, patch: Patch) -> dict[str, Any]:
-    coarse = torch.get_float32_matmul_precision() != "highest"
-    return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
-            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "CB": max(16, triton.next_power_of_2(C)),
-            "num_warps": 2}  # fmt: skip
+def _settings(features: Tensor, patch: Patch) -> dict[str, Any]:
+    return {"K": patch[0], "PAD": patch[1], "PRECISION": precision(), "HALF": features.dtype == torch.bfloat16}
+
+
+def precision() -> str:
+    """How coarse a product of float32 matrices may be."""
+    return "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
 
 
 def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
-    """The patches of images x (N,1,2h,2w) as rows (N*h*w, K*K), filled up with zeros to a multiple of eight."""
-    N, _, H, W = x.shape
+    """The patches of images x (N,C,2h,2w) as rows (N*h*w, K*K*C), filled up with zeros to a multiple of eight."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    N, C, H, W = x.shape
     h, w = H // 2, W // 2
-    row = -(-(patch[0] ** 2) // 8) * 8
+    row = -(-(patch[0] ** 2 * C) // 8) * 8
     columns = x.new_empty(N * h * w, row, dtype=dtype)
     grid = (N, triton.cdiv(h * w * row, 1024))
-    _unfold[grid](x.contiguous(), columns, H, W, h, w, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
+    _unfold[grid](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
     return columns
 
 
 class ToFeatures(torch.autograd.Function):
-    """The first convolution: (N,1,H,W) to (N,C,H/2,W/2); its weight's gradient goes to the tape."""
+    """The first convolution: (N,C,H,W) to (N,F,H/2,W/2); its weight's gradient goes to the tape."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, tape: Any, dtype: torch.dtype) -> Tensor:
-        """Of images, with weight (16,C); the features' type is the one that is given."""
-        x, weight = x.contiguous(), weight.contiguous()
+        """Of images, with weight (16*C,F); the features' type is the one that is given."""
+        x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
         N, _, H, W = x.shape
         y = x.new_empty(N, H // 2, W // 2, weight.shape[1], dtype=dtype).permute(0, 3, 1, 2)
         to_features(x, weight, y, FIRST)
@@ -145,14 +158,14 @@ class ToFeatures(torch.autograd.Function):
 
 
 class ToImage(torch.autograd.Function):
-    """The last convolution: (N,C,h,w) to (N,1,2h,2w); its parameters' gradients go to the tape."""
+    """The last convolution: (N,F,h,w) to (N,C,2h,2w); its parameters' gradients go to the tape."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, weight: Tensor, bias: Tensor, tape: Any) -> Tensor:
-        """Of features, with weight (25,C) and bias (1,)."""
+        """Of features, with weight (25*C,F) and bias (C,)."""
         y, weight = y.contiguous(memory_format=torch.channels_last), weight.contiguous()
         N, _, h, w = y.shape
-        x = weight.new_empty(N, 1, 2 * h, 2 * w)
+        x = weight.new_empty(N, 2 * h, 2 * w, bias.numel()).permute(0, 3, 1, 2)
         to_image(y, weight, bias, x, LAST)
         ctx.save_for_backward(y, weight)
         ctx.tape = tape
@@ -163,7 +176,7 @@ class ToImage(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of the features."""
         y, weight = ctx.saved_tensors
-        gradient = gradient.contiguous()
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:
             ctx.tape.add(y, gradient)
         back = torch.empty_like(y)
