@@ -203,22 +203,6 @@ def test_single_steps_on_a_gpu_equal_the_plain_ones(name):
     assert len(twin.graphs) == 2
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("way", ["images", "folds", "ahead", "shared out"])
-def test_every_way_of_the_gpu_kernels_equals_the_plain_path(way, monkeypatch):
-    """Those that are used where others do not fit, too."""
-    from neural_em.model.fast import twin
-    from neural_em.model.fast.kernels import assignment, folds, images
-
-    module, name, value = {
-        "images": (images, "USED", False), "folds": (folds, "USED", False), "ahead": (twin, "AHEAD", False),
-        "shared out": (assignment, "PROGRAM", 1024),
-    }[way]  # fmt: skip
-    monkeypatch.setattr(module, name, value)
-    test_the_gpu_kernels_equal_the_plain_path_in_float64("flying-shapes", 0.1)
-
-
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("twin", [lambda model: model, accelerate])
 def test_losses_that_nobody_watches_change_nothing(name, twin):

@@ -8,8 +8,7 @@ These things are done differently.
 * On a GPU weight gradients are gathered: each use of a layer keeps its input and its output's gradient, and one large
   product over all time steps makes the weight's gradient, instead of one small product a step.
 * On a GPU the random numbers, the elementwise parts (layer norm with its non-linearity; E-step with its losses and the
-  next step's delta) and the first and last convolution of frames with few channels are kernels of their own; where an
-  image is small enough, a convolution and the activation beside it are one.
+  next step's delta) and the first and last convolution of frames with few channels are kernels of their own.
 * On a CPU the first convolution is a product with patches, and layer norm is PyTorch's own.
 """
 

@@ -54,7 +54,7 @@ class FastActivation(nn.Module):
             return self.plain(x)
         parts, tape, rows = self.held or self.made_ready()
         scale, offset, bias = (*parts, None)[:3]
-        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, x, scale, offset, bias)
+        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, x, scale, offset, bias, False)
 
     def with_state(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of (N,C), a recurrent layer's: what it gives, and its next state, the sigmoid of x."""

@@ -20,7 +20,6 @@ from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
-from neural_em.model.fast.chains import FastChain, chained
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
@@ -29,7 +28,6 @@ from neural_em.model.networks import Activation, Convolution, Decoder, Dense, En
 from neural_em.model.relational import Interaction, Pairs, RelationalMStep
 
 KNOWN = (RecurrentMStep, GradientMStep, RelationalMStep)
-AHEAD = True  # an E-step's kernel also makes the next step's delta
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
@@ -70,8 +68,7 @@ class FastNeuralEM(NeuralEM):
         if made_of != self.made_of:
             self.kernels = kernels_for(like)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
-            kinds = Linear | FastActivation | FastChain
-            self.layers = [each for each in self.fast[0].modules() if isinstance(each, kinds)][::-1]  # chains last
+            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
             self.made_of, self.graphs = made_of, {}
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -87,7 +84,7 @@ class FastNeuralEM(NeuralEM):
     ) -> Unrolled:
         self.renew(state.theta)
         self.hold(len(x_noisy))
-        if self.kernels and AHEAD and not x_noisy.requires_grad:
+        if self.kernels and not x_noisy.requires_grad:
             self.coming = iter((x_noisy if state.prior is None else x_noisy - state.prior)[1:])
         try:
             return super().run(state, x, x_noisy, weights, watched)
@@ -148,7 +145,8 @@ class FastNeuralEM(NeuralEM):
             flat, rows = delta.flatten(0, 1), (StepMemory(1), StepMemory(1))
             if not self.kernels.row_fits(flat, False):
                 return normalise(flat).view_as(delta)
-            delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
+            given = (flat, None, None, None, False)
+            delta = self.kernels.Activation.apply(None, rows, "identity", False, *given).view_as(delta)
         return delta
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
@@ -214,7 +212,7 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
 def replacement(module: Any, kernels: Any) -> Any:
     """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself."""
     if as_built(module, nn.Sequential):
-        return chained(replaced(list(module), kernels), kernels)
+        return nn.Sequential(*replaced(list(module), kernels))
     if as_built(module, Encoder, Decoder, Interaction):
         return with_fast_layers(module, kernels)
     return replaced([module], kernels)[0] if known(module) else module

@@ -13,7 +13,6 @@ from torch.autograd.function import once_differentiable
 from neural_em.model.networks import EPSILON
 
 LARGEST = 32768  # numbers of one sample that one program can hold
-MOST_WARPS = 32  # of one program
 _EPSILON = tl.constexpr(EPSILON)
 ELU, RELU, SIGMOID = (tl.constexpr(i) for i in range(3))
 TANH = tl.constexpr(4)
@@ -24,36 +23,6 @@ def row_fits(x: Tensor, phases: bool) -> bool:
     """Whether a sample of x (N,C) or (N,C,H,W) is small enough for these kernels."""
     C = x.shape[1] // 4 if phases else x.shape[1]
     return triton.next_power_of_2(C) * triton.next_power_of_2(x[0].numel() // C) <= LARGEST
-
-
-@triton.jit
-def activated(z, KIND: tl.constexpr):
-    """The non-linearity."""
-    if KIND == ELU:
-        z = tl.where(z > 0, z, tl.exp(z) - 1.0)
-    elif KIND == RELU:
-        z = tl.where(z > 0, z, 0.0)
-    elif KIND == SIGMOID:
-        z = 1.0 / (1.0 + tl.exp(-z))
-    elif KIND == TANH:
-        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
-    return z
-
-
-@triton.jit
-def sloped(g, z, KIND: tl.constexpr):
-    """The gradient g of what the non-linearity gave, times its derivative at z."""
-    if KIND == ELU:
-        g = tl.where(z > 0, g, g * tl.exp(z))
-    elif KIND == RELU:
-        g = tl.where(z > 0, g, 0.0)
-    elif KIND == SIGMOID:
-        z = 1.0 / (1.0 + tl.exp(-z))
-        g = g * z * (1.0 - z)
-    elif KIND == TANH:
-        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
-        g = g * (1.0 - z * z)
-    return g
 
 
 @triton.jit
@@ -88,10 +57,17 @@ def _activation_forward(
     z = centred * r
     if AFFINE:
         z = z * tl.load(scale + c, mask=c < C, other=0.0) + tl.load(offset + c, mask=c < C, other=0.0)
-    z = activated(z, KIND)
+    if KIND == ELU:
+        z = tl.where(z > 0, z, tl.exp(z) - 1.0)
+    elif KIND == RELU:
+        z = tl.where(z > 0, z, 0.0)
+    elif KIND == SIGMOID:
+        z = 1.0 / (1.0 + tl.exp(-z))
+    elif KIND == TANH:
+        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
     tl.store(y + n * P * C + target, z, mask=inside)
     if STATE:
-        tl.store(state + n * P * C + source, activated(v, SIGMOID), mask=inside)
+        tl.store(state + n * P * C + source, 1.0 / (1.0 + tl.exp(-v)), mask=inside)
     tl.store(mean + n, m)
     tl.store(deviation + n, r)
 
@@ -114,7 +90,16 @@ def _activation_backward(
         s = tl.load(scale + c, mask=c < C, other=0.0)
         z = h * s + tl.load(offset + c, mask=c < C, other=0.0)
     g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(mean.dtype.element_ty)
-    g = sloped(g, z, KIND)
+    if KIND == ELU:
+        g = tl.where(z > 0, g, g * tl.exp(z))
+    elif KIND == RELU:
+        g = tl.where(z > 0, g, 0.0)
+    elif KIND == SIGMOID:
+        z = 1.0 / (1.0 + tl.exp(-z))
+        g = g * z * (1.0 - z)
+    elif KIND == TANH:
+        z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
+        g = g * (1.0 - z * z)
     channel = tl.arange(0, CB)
     if AFFINE:  # this sample's part of the gradients of scale and offset
         tl.store(parts + n * R * C + channel, tl.sum(g * h, axis=0), mask=channel < C)
@@ -124,7 +109,8 @@ def _activation_backward(
     b = tl.sum(tl.sum(g * h, axis=1), axis=0) / (P * C)
     g = tl.where(inside, (g - a - h * b) * r, 0.0)
     if STATE:
-        g += sloped(tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype), v, SIGMOID)
+        state = 1.0 / (1.0 + tl.exp(-v))
+        g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
     tl.store(gx + n * P * C + source, g, mask=inside)
     if BIAS:
         tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
@@ -138,7 +124,7 @@ class Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tape: Any, rows: tuple[Any, Any], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
-                offset: Tensor | None, bias: Tensor | None, with_state: bool = False) -> Any:  # fmt: skip
+                offset: Tensor | None, bias: Tensor | None, with_state: bool) -> Any:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
         ``rows`` give the memory that the output and, on the way back, the input's gradient are written to. If it is
@@ -153,62 +139,30 @@ class Activation(torch.autograd.Function):
         y: Tensor = rows[0].take(shape, x)
         exact = torch.promote_types(x.dtype, torch.float32)  # sums of bfloat16 numbers are float32
         mean, deviation = (torch.empty(N, device=x.device, dtype=exact) for _ in range(2))
-        settings = activation_settings(kind, bias is not None, scale is not None, phases, P, C)
+        PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
+        settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
+                    "STATE": with_state, "PB": PB, "CB": CB,
+                    "num_warps": max(1, min(32, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
         state = torch.empty_like(x) if with_state else None
-        _activation_forward[(N,)](
-            x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings, STATE=with_state
-        )
+        _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings)
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
-        ctx.set_materialize_grads(False)
         return (y, state) if with_state else y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, g_state: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, g_state: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradient of x; the parameters' to the tape."""
-        if gradient is None:  # of a layer whose state alone is used
-            gradient = torch.zeros_like(ctx.saved_tensors[0])
-        gx, parts = activation_backward(gradient, ctx.saved_tensors, ctx.rows, ctx.sizes, ctx.settings, g_state)
-        if parts is not None and ctx.tape is not None:
+        x, scale, offset, bias, mean, deviation = ctx.saved_tensors
+        N, P, C, width = ctx.sizes
+        image = x.dim() == 4
+        gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
+        gx: Tensor = ctx.rows.take(tuple(x.shape), x)
+        parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
+        _activation_backward[(N,)](
+            gradient, None if g_state is None else g_state.contiguous(), x, bias, scale, offset, mean, deviation, gx,
+            parts, parts.shape[1], P, C, width, **ctx.settings,
+        )  # fmt: skip
+        if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)
-        return (None,) * 4 + (gx,) + (None,) * (len(ctx.needs_input_grad) - 5)
-
-
-def activation_settings(kind: str, bias: bool, affine: bool, phases: bool, P: int, C: int) -> dict[str, Any]:
-    """The kernels' constants for samples of P pixels with C channels."""
-    PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
-    warps = max(1, min(MOST_WARPS, PB * CB // (512 if P == 1 else 1024)))
-    return {"KIND": KINDS[kind], "BIAS": bias, "AFFINE": affine, "PHASES": phases, "PB": PB, "CB": CB,
-            "num_warps": warps}  # fmt: skip
-
-
-def activation_backward(
-    gradient: Tensor,
-    saved: tuple[Any, ...],
-    rows: Any,
-    sizes: tuple[int, ...],
-    settings: dict[str, Any],
-    g_state: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the input, and each sample's part of the parameters' (N,R,C), if there are any.
-
-    Args:
-        gradient: of the output.
-        saved: input, scale, offset, bias, and what the way there found as each sample's mean and 1 / deviation.
-        rows: give the memory for the first.
-        sizes: samples, pixels, channels and the image's width.
-        settings: `activation_settings`.
-        g_state: the gradient of the state, where there is one.
-    """
-    x, scale, offset, bias, mean, deviation = saved
-    N, P, C, width = sizes
-    gradient = gradient.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else gradient.contiguous()
-    gx: Tensor = rows.take(tuple(x.shape), x)
-    parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
-    g_state = None if g_state is None else g_state.contiguous()
-    _activation_backward[(N,)](
-        gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width,
-        **settings, STATE=g_state is not None,
-    )  # fmt: skip
-    return gx, None if scale is None else parts
+        return None, None, None, None, gx, None, None, None, None

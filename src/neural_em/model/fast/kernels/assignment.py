@@ -1,4 +1,4 @@
-"""Psi, E-step, losses, and what the next step reads, delta = gamma (x - psi): one kernel each way.
+"""Delta = gamma (x - psi); and psi, E-step, losses and the next step's delta: one kernel each way.
 
 Frames x are (B,C,H,W) in memory; psi, eta, delta and their gradients (B,K,H,W,C), as convolutions read and write them.
 """
@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
-from neural_em.model.fast.kernels.differences import in_memory, made, taken
 from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
@@ -28,6 +27,82 @@ CHANNELS = 8  # of a pixel, each written out in the kernels
 def fits(psi: Tensor) -> bool:
     """Whether these kernels are made for psi (B,K,C,H,W): few channels, and not too many components."""
     return psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
+
+
+def _in_memory(images: Tensor) -> Tensor:
+    """Images (B,K,C,H,W) as the kernels read them."""
+    return images.contiguous() if images.shape[2] == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _made(images: Tensor, like: Tensor) -> Tensor:
+    """What a kernel filled, as (B,K,C,H,W) like another."""
+    return images if like.shape[2] == 1 else images.permute(0, 1, 4, 2, 3)
+
+
+def _taken(rows: Any, like: Tensor) -> Tensor:
+    """Memory for a kernel to fill, for images like these (B,K,C,H,W)."""
+    B, K, C, H, W = like.shape
+    taken: Tensor = rows.take((B, K, C, H, W) if C == 1 else (B, K, H, W, C), like)
+    return taken
+
+
+@triton.jit
+def _difference(x, psi, gamma, delta, K, L, C: tl.constexpr, BLOCK: tl.constexpr):
+    b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    at = (b * K + k) * L + i
+    share = tl.load(gamma + at, mask=i < L)
+    for c in tl.static_range(C):
+        d = tl.load(x + (b * C + c) * L + i, mask=i < L) - tl.load(psi + at * C + c, mask=i < L)
+        tl.store(delta + at * C + c, share * d, mask=i < L)
+
+
+@triton.jit
+def _difference_backward(
+    gradient, x, psi, gamma, g_psi, g_gamma, K, L, GAMMA: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
+):
+    b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    at = (b * K + k) * L + i
+    share = tl.load(gamma + at, mask=i < L)
+    total = tl.zeros_like(share)
+    for c in tl.static_range(C):
+        g = tl.load(gradient + at * C + c, mask=i < L)
+        tl.store(g_psi + at * C + c, -g * share, mask=i < L)
+        if GAMMA:
+            d = tl.load(x + (b * C + c) * L + i, mask=i < L) - tl.load(psi + at * C + c, mask=i < L)
+            total += g * d
+    if GAMMA:
+        tl.store(g_gamma + at, total, mask=i < L)
+
+
+class MaskedDifference(torch.autograd.Function):
+    """Delta = gamma (x - psi): x (B,C,H,W), psi (B,K,C,H,W), gamma (B,K,1,H,W)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, psi: Tensor, gamma: Tensor, rows: Any) -> Tensor:
+        """Delta (B,K,C,H,W), in the memory that ``rows`` give."""
+        B, K, C, H, W = psi.shape
+        delta = _taken(rows, psi)
+        out = _made(delta, psi)
+        x, psi, gamma = x.contiguous(), _in_memory(psi), gamma.contiguous()
+        _difference[(B, K, triton.cdiv(H * W, 1024))](x, psi, gamma, delta, K, H * W, C=C, BLOCK=1024)
+        ctx.save_for_backward(x, psi, gamma)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of psi and gamma."""
+        x, psi, gamma = ctx.saved_tensors
+        B, K, C, H, W = gradient.shape
+        wanted = ctx.needs_input_grad[2]
+        g_psi = torch.empty_like(psi)
+        g_gamma = torch.empty_like(gamma) if wanted else g_psi
+        _difference_backward[(B, K, triton.cdiv(H * W, 1024))](
+            _in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024
+        )
+        return None, _made(g_psi, gradient), g_gamma if wanted else None, None
 
 
 @triton.jit
@@ -181,9 +256,9 @@ class Assignment(torch.autograd.Function):
         """
         B, K, C, H, W = eta.shape
         like, L = eta, H * W
-        eta, x = in_memory(eta), x.contiguous()
+        eta, x = _in_memory(eta), x.contiguous()
         psi, gamma = torch.empty_like(eta), eta.new_empty(B, K, 1, H, W)
-        delta, coming = (None, None) if coming is None else (taken(rows[0], like), coming.contiguous())
+        delta, coming = (None, None) if coming is None else (_taken(rows[0], like), coming.contiguous())
         KB = triton.next_power_of_2(K)
         BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
@@ -194,7 +269,7 @@ class Assignment(torch.autograd.Function):
             eta, x, coming, width, psi, gamma, delta, sums, B, K, L, **settings, COMING=coming is not None, KB=KB,
             BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 512)),
         )  # fmt: skip
-        psi = made(psi, like)
+        psi = _made(psi, like)
         sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
         total, watched = sums[0], sums[1:]
         ctx.save_for_backward(psi, gamma, x, coming)
@@ -202,7 +277,7 @@ class Assignment(torch.autograd.Function):
         ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows[1], width if annealed else None
         if not through:
             ctx.mark_non_differentiable(gamma)
-        return psi, gamma, total, watched, None if delta is None else made(delta, like)
+        return psi, gamma, total, watched, None if delta is None else _made(delta, like)
 
     @staticmethod
     @once_differentiable
@@ -216,12 +291,12 @@ class Assignment(torch.autograd.Function):
         KB = triton.next_power_of_2(K)
         BLOCK = max(32, min(256, PROGRAM // KB))
         g_total = g_total.contiguous() if g_total is not None else None
-        g_psi, g_delta = (None if each is None else in_memory(each) for each in (g_psi, g_delta))
+        g_psi, g_delta = (None if each is None else _in_memory(each) for each in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
-        g_eta = taken(ctx.rows, psi)
+        g_eta = _taken(ctx.rows, psi)
         _assignment_backward[(B, triton.cdiv(H * W, BLOCK))](
-            in_memory(psi), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
+            _in_memory(psi), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
             PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
             COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
         )  # fmt: skip
-        return made(g_eta, psi), None, None, None, None, None
+        return _made(g_eta, psi), None, None, None, None, None

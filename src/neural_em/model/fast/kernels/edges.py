@@ -98,7 +98,7 @@ def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
     """Fills images x (N,C,2h,2w) from y (N,F,h,w), channels last in memory: the transpose of `to_features`."""
     N, F, h, w = y.shape
-    if folds.USED or x.shape[1] > 1:
+    if x.shape[1] > 1:
         folds.fold(y, weight, bias, x, _settings(y, patch))
         return
     _to_image[(N, triton.cdiv(h * w, _PIXELS))](
@@ -108,12 +108,9 @@ def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: P
 
 
 def _settings(features: Tensor, patch: Patch) -> dict[str, Any]:
-    return {"K": patch[0], "PAD": patch[1], "PRECISION": precision(), "HALF": features.dtype == torch.bfloat16}
-
-
-def precision() -> str:
-    """How coarse a product of float32 matrices may be."""
-    return "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
+    coarse = torch.get_float32_matmul_precision() != "highest"
+    return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
+            "HALF": features.dtype == torch.bfloat16}  # fmt: skip
 
 
 def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS = 256  # small pixels that one program reads, if eight of the image's rows are not more
-USED = True  # for one channel too, where `edges` has another kernel
 
 
 @triton.jit
