@@ -15,8 +15,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.kernels import folds
-
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS = 32  # small pixels of one program
@@ -47,30 +45,32 @@ def _to_features(
 
 @triton.jit
 def _to_image(
-    y, weight, bias, x, H, W, h, w, C,
-    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr, BIAS: tl.constexpr,
-    PB: tl.constexpr, CB: tl.constexpr,
+    y, weight, bias, x, H, W, h, w, F,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    BIAS: tl.constexpr, PB: tl.constexpr, FB: tl.constexpr, OB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    c = tl.arange(0, CB)
+    f = tl.arange(0, FB)
     i, j = p // w, p % w
-    f = tl.arange(0, 16)[None, :]  # of which four are used: the image pixels (2i, 2j) and its three neighbours
-    total = tl.zeros([PB, 16], dtype=x.dtype.element_ty)
+    o = tl.arange(0, OB)[None, :]  # of which 4 * C are used: the image pixels (2i, 2j) and its three neighbours
+    phase, c = o // C, o % C
+    total = tl.zeros([PB, OB], dtype=x.dtype.element_ty)
     for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
         for b in tl.static_range(3):
             k, m = i + a - 1, j + b - 1
             inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w)
-            tile = tl.load(y + (n * h * w + k * w + m) * C + c[None, :], mask=inside & (c < C)[None, :], other=0.0)
-            row, column = PAD + 2 - 2 * a + f // 2, PAD + 2 - 2 * b + f % 2  # the place in the patch
-            held = (f < 4) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (c < C)[:, None]
-            taps = tl.load(weight + (row * K + column) * C + c[:, None], mask=held, other=0.0)
+            tile = tl.load(y + (n * h * w + k * w + m) * F + f[None, :], mask=inside & (f < F)[None, :], other=0.0)
+            row, column = PAD + 2 - 2 * a + phase // 2, PAD + 2 - 2 * b + phase % 2  # the place in the patch
+            held = (o < 4 * C) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (f < F)[:, None]
+            taps = tl.load(weight + ((row * K + column) * C + c) * F + f[:, None], mask=held, other=0.0)
             if HALF:
                 taps = taps.to(tl.bfloat16)
             total += tl.dot(tile, taps, input_precision=PRECISION)
     if BIAS:
-        total += tl.load(bias)
-    tl.store(x + (n * H + 2 * i + f // 2) * W + 2 * j + f % 2, total, mask=(p < h * w) & (f < 4))
+        total += tl.load(bias + c)
+    at = ((n * H + 2 * i + phase // 2) * W + 2 * j + phase % 2) * C + c
+    tl.store(x + at, total, mask=(p < h * w) & (o < 4 * C))
 
 
 @triton.jit
@@ -90,27 +90,25 @@ def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
     """Fills y (N,F,h,w) from images x (N,C,2h,2w), both channels last in memory, and weight (K*K*C,F)."""
     (N, F, h, w), C = y.shape, x.shape[1]
     _to_features[(N, triton.cdiv(h * w, _PIXELS))](
-        x, weight, y, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, patch), PB=_PIXELS, num_warps=2,
-        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16, FB=max(16, triton.next_power_of_2(F)),
+        x, weight, y, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch),
+        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16,
     )  # fmt: skip
 
 
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
     """Fills images x (N,C,2h,2w) from y (N,F,h,w), channels last in memory: the transpose of `to_features`."""
-    N, F, h, w = y.shape
-    if x.shape[1] > 1:
-        folds.fold(y, weight, bias, x, _settings(y, patch))
-        return
+    (N, F, h, w), C = y.shape, x.shape[1]
     _to_image[(N, triton.cdiv(h * w, _PIXELS))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, F, **_settings(y, patch), BIAS=bias is not None, PB=_PIXELS,
-        CB=max(16, triton.next_power_of_2(F)), num_warps=2,
-    )  # fmt: skip
+        y, weight, bias, x, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch), BIAS=bias is not None,
+        OB=max(16, triton.next_power_of_2(4 * C)),
+    )
 
 
-def _settings(features: Tensor, patch: Patch) -> dict[str, Any]:
+def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
     coarse = torch.get_float32_matmul_precision() != "highest"
     return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
-            "HALF": features.dtype == torch.bfloat16}  # fmt: skip
+            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "FB": max(16, triton.next_power_of_2(F)),
+            "num_warps": 2}  # fmt: skip
 
 
 def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
