@@ -62,30 +62,30 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return names
 
 
-def unrolled(model: NeuralEM, twin_of: Any, singly: bool = False) -> list[torch.Tensor]:
+def unrolled(model: NeuralEM, twin_of: Any, singly: bool = False, B: int = 1, K: int = 2) -> list[torch.Tensor]:
     """States, losses and gradients of two steps, at once or one by one."""
     c, each = model.config, twin_of(model)
-    x = torch.rand(3, 1, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5)).double()
-    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(1)))
+    x = torch.rand(3, B, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5)).double()
+    x_noisy, gamma = model.draw(x, K, randomness.keys(0, torch.arange(B)))
     if singly:
-        state, loss = each.start(x[0], 3, gamma=gamma), torch.zeros(())
+        state, loss = each.start(x[0], K, gamma=gamma), torch.zeros(())
         for t in range(2):
             state, info = each.step(state, x_noisy[t], x[t + 1])
             loss = loss + info.total.sum()
         out = [part for part in (*state, loss) if part is not None]
     else:
-        out = list(each.unroll(x, 3, x_noisy=x_noisy, gamma=gamma))
+        out = list(each.unroll(x, K, x_noisy=x_noisy, gamma=gamma))
         loss = out[-1]
     return [*(part.detach() for part in out), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-def assert_equal(config: ModelConfig, singly: bool = False) -> None:
+def assert_equal(config: ModelConfig, **how: Any) -> None:
     """The kernels' numbers and gradients are the plain path's."""
     model = NeuralEM(config, seed=2).double()
     with torch.no_grad():  # scales, offsets and biases that do something
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)).double()
-    plain, fast = unrolled(model, lambda plain: plain, singly), unrolled(model, accelerate, singly)
+    plain, fast = unrolled(model, lambda plain: plain, **how), unrolled(model, accelerate, **how)
     for ours, theirs in zip(fast, plain, strict=True):
         assert (ours - theirs).abs().max() <= 1e-10 * max(1.0, float(theirs.abs().max()))
 
@@ -108,7 +108,7 @@ def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> Non
 @pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma"])
 def test_a_sample_may_be_shared_out_among_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "PROGRAM", 64)
-    assert_equal(CASES[name])
+    assert_equal(CASES[name], B=2, K=3)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 32), (20, 30, 30), (32768,)], ids=str)
