@@ -101,12 +101,13 @@ def _activation_backward(
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
         g = g * (1.0 - z * z)
     channel = tl.arange(0, CB)
+    along, total = tl.sum(g * h, axis=0), tl.sum(g, axis=0)
     if AFFINE:  # this sample's part of the gradients of scale and offset
-        tl.store(parts + n * R * C + channel, tl.sum(g * h, axis=0), mask=channel < C)
-        tl.store(parts + (n * R + 1) * C + channel, tl.sum(g, axis=0), mask=channel < C)
-        g = g * s
-    a = tl.sum(tl.sum(g, axis=1), axis=0) / (P * C)
-    b = tl.sum(tl.sum(g * h, axis=1), axis=0) / (P * C)
+        tl.store(parts + n * R * C + channel, along, mask=channel < C)
+        tl.store(parts + (n * R + 1) * C + channel, total, mask=channel < C)
+        each = tl.load(scale + channel, mask=channel < C, other=0.0)
+        along, total, g = along * each, total * each, g * s
+    a, b = tl.sum(total, axis=0) / (P * C), tl.sum(along, axis=0) / (P * C)
     g = tl.where(inside, (g - a - h * b) * r, 0.0)
     if STATE:
         state = 1.0 / (1.0 + tl.exp(-v))
