@@ -41,8 +41,6 @@ CASES = {
     "colour, background": replace(COLOUR, prior="background"),
     "colour, a number": replace(COLOUR, prior=0.3),
 }
-
-
 KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage")
 
 
@@ -72,7 +70,7 @@ def unrolled(model: NeuralEM, twin_of: Any, singly: bool = False, B: int = 1, K:
         for t in range(2):
             state, info = each.step(state, x_noisy[t], x[t + 1])
             loss = loss + info.total.sum()
-        out = [part for part in (*state, loss) if part is not None]
+        out = [part for part in (*state, *info, loss) if part is not None]
     else:
         out = list(each.unroll(x, K, x_noisy=x_noisy, gamma=gamma))
         loss = out[-1]
@@ -105,10 +103,10 @@ def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> Non
     assert used["MaskedDifference"] == 2
 
 
-@pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma"])
-def test_a_sample_may_be_shared_out_among_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "singly"), [("grey, through gamma", True), ("colour, through gamma", False)])
+def test_a_sample_may_be_shared_out_among_programs(name: str, singly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "PROGRAM", 64)
-    assert_equal(CASES[name], B=2, K=3)
+    assert_equal(replace(CASES[name], convolutions=()), singly=singly, B=2, K=3)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 32), (20, 30, 30), (32768,)], ids=str)
