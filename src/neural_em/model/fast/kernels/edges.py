@@ -101,7 +101,7 @@ def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: P
     _to_image[(N, triton.cdiv(h * w, _PIXELS))](
         y, weight, bias, x, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch), BIAS=bias is not None,
         OB=max(16, triton.next_power_of_2(4 * C)),
-    )
+    )  # fmt: skip
 
 
 def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
