@@ -14,6 +14,7 @@ from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
 
 PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist")
+BEYOND = ("bouncing-balls", "coloured-shapes", "sprites")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -159,11 +160,12 @@ def test_the_gpu_kernels_equal_the_authors_implementation(case, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", [*PRESETS, "bouncing-balls"])
+@pytest.mark.parametrize("name", [*PRESETS, *BEYOND])
 @pytest.mark.parametrize("prior", [0.0, 0.1])
 def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
     config = dataclasses.replace(preset(name), prior=prior)
-    x = torch.rand(4, 3, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)).double().cuda()
+    size = (config.channels, config.height, config.width)
+    x = torch.rand(4, 3, *size, generator=torch.Generator().manual_seed(5)).double().cuda()
     results = []
     for twin in (lambda model: model, accelerate):
         model = NeuralEM(config, seed=1).double().cuda()
@@ -173,6 +175,32 @@ def test_the_gpu_kernels_equal_the_plain_path_in_float64(name, prior):
         results.append([*(part.detach() for part in out), *(parameter.grad for parameter in model.parameters())])
     for ours, theirs in zip(*reversed(results), strict=True):
         assert (ours - theirs).abs().max() <= 1e-10 * theirs.abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["static-shapes-nem", "flying-shapes", "bouncing-balls", "coloured-shapes"])
+def test_single_steps_on_a_gpu_equal_the_plain_ones(name):
+    """They are replayed from a CUDA graph, which must follow every change of the weights and of what it is given."""
+    model = NeuralEM(preset(name), seed=1).double().cuda()
+    twin, (C, H, W) = accelerate(model), (model.config.channels, model.config.height, model.config.width)
+    for seed, components in ((0, 3), (1, 3), (2, 2)):
+        x = torch.rand(5, 2, C, H, W, generator=torch.Generator().manual_seed(seed)).double().cuda()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+            start = model.start(x[0], components, generator=torch.Generator("cuda").manual_seed(seed))
+            ours = theirs = start
+            kept = []
+            for t in range(4):
+                theirs, losses = model.step(theirs, x[t], x[t + 1], check=False)
+                with torch.inference_mode(mode=seed == 1):
+                    ours, others = twin.step(ours, x[t], x[t + 1], check=False)
+                kept.append((ours, theirs))
+                torch.testing.assert_close(others, losses, rtol=1e-9, atol=1e-12)
+        for ours, theirs in kept:  # an earlier step's state is not overwritten by the next one
+            torch.testing.assert_close(ours[:3], theirs[:3], rtol=1e-9, atol=1e-12)
+    assert len(twin.graphs) == 2
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -208,11 +236,12 @@ def test_the_kernel_draws_the_same_bits(stream, count):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", [*PRESETS, "bouncing-balls"])
+@pytest.mark.parametrize("name", [*PRESETS, *BEYOND])
 def test_bfloat16_points_the_same_way(name):
     """Loss within 1 %, all gradients nearly parallel to those of float32; what users see stays float32."""
     config = preset(name)
-    x = (torch.rand(4, 8, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)) < 0.3).cuda()
+    size = (config.channels, config.height, config.width)
+    x = (torch.rand(4, 8, *size, generator=torch.Generator().manual_seed(5)) < 0.3).cuda()
     results = []
     for dtype in (None, torch.bfloat16):
         model = NeuralEM(config, seed=1).cuda()

@@ -7,6 +7,7 @@ Skipped where Triton is not installed (`pip install triton`, Linux), and on mach
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,9 @@ pytest.importorskip("triton")
 from neural_em import randomness
 from neural_em.model import ModelConfig, NeuralEM, NoiseConfig
 from neural_em.model.fast import accelerate, kernels, twin
+from neural_em.model.fast.activation import FastActivation
+from neural_em.model.fast.kernels import assignment
+from neural_em.model.networks import Activation
 
 COLOUR = ModelConfig(
     channels=3, height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7, distribution="gaussian",
@@ -37,17 +41,18 @@ CASES = {
     "colour, background": replace(COLOUR, prior="background"),
     "colour, a number": replace(COLOUR, prior=0.3),
 }
+KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage")
 
 
 @pytest.fixture(autouse=True)
-def used(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Kernels on the CPU, and the names of those that were called."""
-    names: set[str] = set()
-    for name in ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage"):
+def used(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Kernels on the CPU, and how often each was called."""
+    names: Counter[str] = Counter()
+    for name in KERNELS:
         function = getattr(kernels, name)
 
         def counted(*given: Any, name: str = name, apply: Any = function.apply) -> Any:
-            names.add(name)
+            names[name] += 1
             return apply(*given)
 
         monkeypatch.setattr(function, "apply", staticmethod(counted))
@@ -55,25 +60,68 @@ def used(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def unrolled(model: NeuralEM, twin_of: Any) -> list[torch.Tensor]:
-    """States, losses and gradients of two steps."""
-    c = model.config
-    x = torch.rand(3, 1, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5)).double()
-    x_noisy, gamma = model.draw(x, 2, randomness.keys(0, torch.arange(1)))
-    out = twin_of(model).unroll(x, 2, x_noisy=x_noisy, gamma=gamma)
-    gradients = torch.autograd.grad(out.loss, list(model.parameters()))
-    return [*(part.detach() for part in out), *gradients]
+def unrolled(model: NeuralEM, twin_of: Any, singly: bool = False, B: int = 1, K: int = 2) -> list[torch.Tensor]:
+    """States, losses and gradients of two steps, at once or one by one."""
+    c, each = model.config, twin_of(model)
+    x = torch.rand(3, B, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5)).double()
+    x_noisy, gamma = model.draw(x, K, randomness.keys(0, torch.arange(B)))
+    if singly:
+        state, loss = each.start(x[0], K, gamma=gamma), torch.zeros(())
+        for t in range(2):
+            state, info = each.step(state, x_noisy[t], x[t + 1])
+            loss = loss + info.total.sum()
+        out = [part for part in (*state, *info, loss) if part is not None]
+    else:
+        out = list(each.unroll(x, K, x_noisy=x_noisy, gamma=gamma))
+        loss = out[-1]
+    return [*(part.detach() for part in out), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_they_equal_the_plain_path_in_float64(name: str, used: set[str]) -> None:
-    model = NeuralEM(CASES[name], seed=2).double()
-    plain, fast = unrolled(model, lambda plain: plain), unrolled(model, accelerate)
-    assert used >= {"Activation", "MaskedDifference"}
+def assert_equal(config: ModelConfig, **how: Any) -> None:
+    """The kernels' numbers and gradients are the plain path's."""
+    model = NeuralEM(config, seed=2).double()
+    with torch.no_grad():  # scales, offsets and biases that do something
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)).double()
+    plain, fast = unrolled(model, lambda plain: plain, **how), unrolled(model, accelerate, **how)
     for ours, theirs in zip(fast, plain, strict=True):
         assert (ours - theirs).abs().max() <= 1e-10 * max(1.0, float(theirs.abs().max()))
 
 
-def test_random_numbers(used: set[str]) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_they_equal_the_plain_path_in_float64(name: str, used: Counter[str]) -> None:
+    assert_equal(CASES[name])
+    e_step = name != "colour, background"  # that prior is not for the kernel
+    assert set(used) | {"Assignment"} == set(KERNELS)
+    assert used["Assignment"] == 2 * e_step
+    assert used["MaskedDifference"] == 2 - e_step  # the E-step makes the next step's delta
+
+
+@pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma"])
+def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> None:
+    assert_equal(CASES[name], singly=True)
+    assert used["MaskedDifference"] == 2
+
+
+@pytest.mark.parametrize(("name", "singly"), [("grey, through gamma", True), ("colour, through gamma", False)])
+def test_a_sample_may_be_shared_out_among_programs(name: str, singly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment, "PROGRAM", 64)
+    assert_equal(replace(CASES[name], convolutions=()), singly=singly, B=2, K=3)
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 32), (20, 30, 30), (32768,)], ids=str)
+def test_layer_norm_of_the_largest_samples(shape: tuple[int, ...], used: Counter[str]) -> None:
+    layer, made = Activation(shape[0], "elu").double(), torch.Generator().manual_seed(3)
+    x, weight = (torch.randn(2, *shape, generator=made).double() for _ in range(2))
+    results = []
+    for each in (layer, FastActivation(layer, kernels, None)):
+        given = x.clone().requires_grad_()
+        y = each(given)
+        results.append((y, *torch.autograd.grad((y * weight).sum(), (given, *layer.parameters()))))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-10)
+    assert used["Activation"] == 1
+
+
+def test_random_numbers(used: Counter[str]) -> None:
     keys = randomness.keys(3, torch.arange(4))
     assert torch.equal(kernels.uniform(keys, 37, 1), randomness.uniform(keys, 37, 1))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from neural_em.model.networks import Activation, Decoder, Dense, Encoder
+from neural_em.model.networks import Activation, Decoder, Dense, Encoder, recurrent
 from neural_em.model.relational import RelationalMStep
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ class RecurrentMStep(nn.Module):
         B, K, M = theta.shape
         features = self.encoder(delta.flatten(0, 1))  # (B*K, features)
         a = self.recurrence(torch.cat([features, theta.reshape(B * K, M)], dim=1))
-        eta = self.decoder(self.output(a))  # the decoder reads the normalised output, not the state
-        return torch.sigmoid(a).reshape(B, K, M), eta.unflatten(0, (B, K))
+        out, state = recurrent(self.output, a)
+        eta = self.decoder(out)  # the decoder reads the normalised output, not the state
+        return state.reshape(B, K, M), eta.unflatten(0, (B, K))
 
 
 class GradientMStep(nn.Module):

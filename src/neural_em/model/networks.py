@@ -67,6 +67,12 @@ class Activation(nn.Module):
         return activate(x, self.scale, self.offset, self.kind)
 
 
+def recurrent(output: nn.Module, a: Tensor) -> tuple[Tensor, Tensor]:
+    """What a recurrent layer gives for a (N,M), by its activation, and its next state, sigmoid(a)."""
+    at_once = getattr(output, "with_state", None)  # the fast twin's
+    return at_once(a) if at_once else (output(a), torch.sigmoid(a))
+
+
 def activate(x: Tensor, scale: Tensor | None, offset: Tensor | None, kind: str) -> Tensor:
     """The non-linearity of the normalised x (N,C) or (N,C,H,W); scale and offset are (C,) or (N,C)."""
     if scale is not None and offset is not None:

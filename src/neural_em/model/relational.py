@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.networks import Activation, Decoder, Dense, Encoder
+from neural_em.model.networks import Activation, Decoder, Dense, Encoder, recurrent
 
 if TYPE_CHECKING:
     from neural_em.model.config import ModelConfig
@@ -41,8 +41,9 @@ class RelationalMStep(nn.Module):
         features = self.encoder(delta.flatten(0, 1))  # (B*K, features)
         encoded, effect, _ = self.interaction(theta)
         a = self.recurrence(torch.cat([encoded.flatten(0, 1), effect.flatten(0, 1), features], dim=1))
-        eta = self.decoder(self.output(a))  # the decoder reads the normalised output, not the state
-        return torch.sigmoid(a).reshape(B, K, M), eta.unflatten(0, (B, K))
+        out, state = recurrent(self.output, a)
+        eta = self.decoder(out)  # the decoder reads the normalised output, not the state
+        return state.reshape(B, K, M), eta.unflatten(0, (B, K))
 
     def attention(self, theta: Tensor) -> Tensor:
         """How much each component k heeds each other one j (B,K,K), in a state; 0 for itself."""

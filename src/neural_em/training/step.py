@@ -6,10 +6,8 @@ unroll follow each other without waiting for Python.
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import Model, NeuralEM
 from neural_em.model.fast import accelerate
+from neural_em.model.fast.graphs import no_collection
 from neural_em.training.config import TrainingConfig
 from neural_em.training.segments import segmented_gradients
 
@@ -158,7 +157,7 @@ class TrainingStep:
                 self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
-            with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 out = body()
             torch.cuda.synchronize(self.device)
             gradients = [parameter.grad for parameter in self.model.parameters()]  # where this graph leaves them
@@ -203,16 +202,3 @@ class TrainingStep:
                         got = "nothing" if given is None else tuple(given.shape)
                         refuse(f"optimizer: {name}.{key}", f"shape {tuple(value.shape)}", got)
                     value.copy_(given)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """An older graph that the garbage collector ended in the middle of a recording would spoil it."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

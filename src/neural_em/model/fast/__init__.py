@@ -7,8 +7,8 @@ These things are done differently.
 * The gradient of E-step and losses is written out.
 * On a GPU weight gradients are gathered: each use of a layer keeps its input and its output's gradient, and one large
   product over all time steps makes the weight's gradient, instead of one small product a step.
-* On a GPU the random numbers, the elementwise parts (layer norm with its non-linearity; E-step with its losses) and
-  the first and last convolution of frames with one channel are kernels of their own.
+* On a GPU the random numbers, the elementwise parts (layer norm with its non-linearity; E-step with its losses and the
+  next step's delta) and the first and last convolution of frames with few channels are kernels of their own.
 * On a CPU the first convolution is a product with patches, and layer norm is PyTorch's own.
 """
 

@@ -54,7 +54,15 @@ class FastActivation(nn.Module):
             return self.plain(x)
         parts, tape, rows = self.held or self.made_ready()
         scale, offset, bias = (*parts, None)[:3]
-        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, x, scale, offset, bias)
+        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, x, scale, offset, bias, False)
+
+    def with_state(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of (N,C), a recurrent layer's: what it gives, and its next state, the sigmoid of x."""
+        if not self.kernels or self.layer.scale is None or x.dim() != 2 or not self.kernels.row_fits(x, False):
+            return self(x), torch.sigmoid(x)
+        (scale, offset, *_), tape, rows = self.held or self.made_ready()
+        y, state = self.kernels.Activation.apply(tape, rows, self.layer.kind, False, x, scale, offset, None, True)
+        return y, state
 
     def plain(self, x: Tensor) -> Tensor:
         """The same with PyTorch's own layer norm, whose scales are one for each number of a sample."""

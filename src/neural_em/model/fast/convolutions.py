@@ -125,15 +125,15 @@ def interleave(x: Tensor) -> Tensor:
 
 
 class FastFirst(Linear):
-    """The first convolution of one-channel images, in kernels of its own; without its bias, which the next adds."""
+    """The first convolution, of few channels, in kernels of its own; without its bias, which the next adds."""
 
     def __init__(self, layer: nn.Module, kernels: Any) -> None:
         super().__init__(layer, bias=False)
         self.kernels = kernels
 
     def ready(self) -> tuple[Tensor, ...]:
-        """The weight (16, out)."""
-        return (self.layer.weight.flatten(1).T,)
+        """The weight (16*in, out)."""
+        return (self.layer.weight.permute(2, 3, 1, 0).flatten(0, 2).contiguous(),)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % 2 or x.shape[3] % 2:  # not what the kernels are made for
@@ -144,11 +144,11 @@ class FastFirst(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
-        return (long_product(patches, rows)[:16].to(parts[0].dtype),)
+        return (long_product(patches, rows)[: len(parts[0])].to(parts[0].dtype),)
 
 
 class FastLast(Linear):
-    """The last up-convolution, to one channel, in kernels of its own.
+    """The last up-convolution, to few channels, in kernels of its own.
 
     Along one axis, small pixel i reaches output pixels 2i - 2 .. 2i + 2; tap u falls on patch places 3 - u and 4 - u.
     """
@@ -160,9 +160,9 @@ class FastLast(Linear):
         self.kernels, self.reach = kernels, constant(self.REACH, self.layer.weight)
 
     def ready(self) -> tuple[Tensor, ...]:
-        """The weight (25, in) and the bias."""
-        weight = torch.einsum("du,ev,iuv->dei", self.reach, self.reach, self.layer.weight[0])
-        return weight.flatten(0, 1), self.layer.bias
+        """The weight (25*out, in) and the bias."""
+        weight = torch.einsum("du,ev,oiuv->deoi", self.reach, self.reach, self.layer.weight)
+        return weight.flatten(0, 2).contiguous(), self.layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
         parts, tape = self.held or self.made_ready()
@@ -171,4 +171,4 @@ class FastLast(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
         weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
-        return weight[:25].to(parts[0].dtype), gradient.sum().reshape(1)
+        return weight[: len(parts[0])].to(parts[0].dtype), gradient.sum(dim=(0, 2, 3))

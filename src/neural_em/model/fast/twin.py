@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,15 +18,16 @@ from torch import Tensor, nn
 from neural_em.errors import NeuralEMError
 from neural_em.model.contract import Model
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
-from neural_em.model.fast import closed_form
+from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear
-from neural_em.model.m_step import GradientMStep, differentiated_twice
+from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
-from neural_em.model.relational import Interaction, Pairs
+from neural_em.model.relational import Interaction, Pairs, RelationalMStep
 
+KNOWN = (RecurrentMStep, GradientMStep, RelationalMStep)
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
@@ -55,6 +56,9 @@ class FastNeuralEM(NeuralEM):
         vars(self).update(vars(model))  # the very modules under the very names, whatever is done to them later
         self.dtype, self.running = dtype, False
         self.rows = (StepMemory(1), StepMemory(1))  # memory for delta, and for the gradient of eta
+        self.coming: Iterator[Tensor] = iter(())  # the noisy frames that the steps after this one read
+        self.made: tuple[Tensor, Tensor] | None = None  # the last gamma, and the delta that was made with it
+        self.graphs: dict[Any, Any] = {}  # single steps, by what they depend on
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -65,7 +69,7 @@ class FastNeuralEM(NeuralEM):
             self.kernels = kernels_for(like)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
-            self.made_of = made_of
+            self.made_of, self.graphs = made_of, {}
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
 
@@ -80,10 +84,44 @@ class FastNeuralEM(NeuralEM):
     ) -> Unrolled:
         self.renew(state.theta)
         self.hold(len(x_noisy))
+        if self.kernels and not x_noisy.requires_grad:
+            self.coming = iter((x_noisy if state.prior is None else x_noisy - state.prior)[1:])
         try:
             return super().run(state, x, x_noisy, weights, watched)
         finally:
             self.hold(0)
+            self.coming, self.made = iter(()), None
+
+    def step(
+        self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
+    ) -> tuple[State, Info]:
+        """One step; by itself, without gradients and on a GPU, it is replayed from a CUDA graph."""
+        if self.running or check or not self.kernels or not graphs.worthwhile(state):
+            return super().step(state, x_noisy, x_next, check, losses)
+        self.renew(state.theta)
+        if any(list(child.parameters()) for child in self.fast[0].children()) or not as_built(self.m_step, *KNOWN):
+            return super().step(state, x_noisy, x_next, check, losses)  # what is not known here may do anything
+        places = tuple(parameter.data_ptr() for parameter in self.parameters())
+        deviation = None if self.deviation is None else self.deviation.data_ptr()
+        how = (losses, self.config, deviation, torch.get_float32_matmul_precision(), places)
+        key = graphs.signature(state, x_noisy, x_next, *how)
+        if key not in self.graphs:
+            if len(self.graphs) == graphs.HELD:
+                del self.graphs[next(iter(self.graphs))]
+            self.graphs[key] = self.recorded(state, x_noisy, x_next, losses)
+        return self.graphs[key](state, x_noisy, x_next)
+
+    def recorded(self, state: State, x_noisy: Tensor, x_next: Tensor, losses: bool) -> Any:
+        """The step as a graph, or as it is, with a warning, where it cannot be recorded."""
+        step = functools.partial(super().step, check=False, losses=losses)
+        try:
+            return graphs.GraphedStep(step, state, x_noisy, x_next)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            warnings.warn(f"no CUDA graph, steps are slower: {str(error).splitlines()[0]}", stacklevel=2)
+            torch.cuda.synchronize(x_next.device)
+            return step
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         if not self.running:
@@ -97,15 +135,18 @@ class FastNeuralEM(NeuralEM):
         return super().uniform(keys, count, stream)
 
     def difference(self, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
-        """Delta, in one kernel, or two if it is normalised."""
+        """Delta, in one kernel, or two if it is normalised; the E-step before may have made it."""
         if not self.kernels or psi.device != self.made_of[1] or not self.kernels.fits(psi) or x.requires_grad:
             return super().difference(x, psi, gamma)
-        delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
+        delta = self.made[1] if self.made and self.made[0] is gamma else None
+        if delta is None:
+            delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
             flat, rows = delta.flatten(0, 1), (StepMemory(1), StepMemory(1))
             if not self.kernels.row_fits(flat, False):
                 return normalise(flat).view_as(delta)
-            delta = self.kernels.Activation.apply(None, rows, "identity", False, flat, None, None, None).view_as(delta)
+            given = (flat, None, None, None, False)
+            delta = self.kernels.Activation.apply(None, rows, "identity", False, *given).view_as(delta)
         return delta
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
@@ -116,7 +157,9 @@ class FastNeuralEM(NeuralEM):
         if numbers is None or x.requires_grad or not closed_form.covers(x, numbers, through, rule):
             return super().assign(eta, x, losses)
         if self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product"):
-            parts = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows[1])
+            coming = next(self.coming, None)
+            *parts, delta = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows, coming)
+            self.made = None if coming is None else (parts[1], delta)
         else:
             parts = closed_form.Assignment.apply(eta, x, distribution, numbers, through, losses, rule)
         psi, gamma, total, watched = parts
@@ -192,10 +235,12 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
         return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution
     absorbed = followed and absorbs(after, layer, kernels)
-    if kernels and up and not followed and layer.weight.shape[0] == 1:
+    if kernels and up and not followed and layer.weight.shape[0] <= kernels.CHANNELS:
         return FastLast(layer, kernels)
-    if not up and layer.weight.shape[1] == 1 and (absorbed or not kernels):
-        return FastFirst(layer, kernels) if kernels else FastPatches(layer)
+    if absorbed and not up and before is None and layer.weight.shape[1] <= kernels.CHANNELS:
+        return FastFirst(layer, kernels)
+    if not kernels and not up and layer.weight.shape[1] == 1:
+        return FastPatches(layer)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 

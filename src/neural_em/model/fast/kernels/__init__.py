@@ -6,11 +6,11 @@ E-step and losses are not.
 """
 
 from neural_em.model.fast.kernels.activation import Activation, row_fits
-from neural_em.model.fast.kernels.assignment import Assignment, MaskedDifference, fits
+from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
 
 __all__ = [
-    "FIRST", "LAST", "Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "fits", "patches",
-    "row_fits", "uniform",
+    "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "fits",
+    "patches", "row_fits", "uniform",
 ]  # fmt: skip

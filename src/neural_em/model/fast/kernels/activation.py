@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.networks import EPSILON
 
-LARGEST = 16384  # numbers of one sample that one program can hold
+LARGEST = 32768  # numbers of one sample that one program can hold
 _EPSILON = tl.constexpr(EPSILON)
 ELU, RELU, SIGMOID = (tl.constexpr(i) for i in range(3))
 TANH = tl.constexpr(4)
@@ -41,8 +41,8 @@ def _places(P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.constexp
 
 @triton.jit
 def _activation_forward(
-    x, bias, scale, offset, y, mean, deviation, P, C, WIDTH,
-    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    x, bias, scale, offset, y, state, mean, deviation, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
@@ -66,14 +66,16 @@ def _activation_forward(
     elif KIND == TANH:
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
     tl.store(y + n * P * C + target, z, mask=inside)
+    if STATE:
+        tl.store(state + n * P * C + source, 1.0 / (1.0 + tl.exp(-v)), mask=inside)
     tl.store(mean + n, m)
     tl.store(deviation + n, r)
 
 
 @triton.jit
 def _activation_backward(
-    gradient, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
-    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
+    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
@@ -99,13 +101,17 @@ def _activation_backward(
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
         g = g * (1.0 - z * z)
     channel = tl.arange(0, CB)
+    along, total = tl.sum(g * h, axis=0), tl.sum(g, axis=0)
     if AFFINE:  # this sample's part of the gradients of scale and offset
-        tl.store(parts + n * R * C + channel, tl.sum(g * h, axis=0), mask=channel < C)
-        tl.store(parts + (n * R + 1) * C + channel, tl.sum(g, axis=0), mask=channel < C)
-        g = g * s
-    a = tl.sum(tl.sum(g, axis=1), axis=0) / (P * C)
-    b = tl.sum(tl.sum(g * h, axis=1), axis=0) / (P * C)
+        tl.store(parts + n * R * C + channel, along, mask=channel < C)
+        tl.store(parts + (n * R + 1) * C + channel, total, mask=channel < C)
+        each = tl.load(scale + channel, mask=channel < C, other=0.0)
+        along, total, g = along * each, total * each, g * s
+    a, b = tl.sum(total, axis=0) / (P * C), tl.sum(along, axis=0) / (P * C)
     g = tl.where(inside, (g - a - h * b) * r, 0.0)
+    if STATE:
+        state = 1.0 / (1.0 + tl.exp(-v))
+        g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
     tl.store(gx + n * P * C + source, g, mask=inside)
     if BIAS:
         tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
@@ -119,10 +125,11 @@ class Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tape: Any, rows: tuple[Any, Any], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
-                offset: Tensor | None, bias: Tensor | None) -> Tensor:  # fmt: skip
+                offset: Tensor | None, bias: Tensor | None, with_state: bool) -> Any:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
-        ``rows`` give the memory that the output and, in the backward pass, the input's gradient are written to.
+        ``rows`` give the memory that the output and, in the backward pass, the input's gradient are written to. If
+        it is wanted, a recurrent layer's state, the sigmoid of x as it is, comes second.
         """
         N = x.shape[0]
         image = x.dim() == 4
@@ -135,15 +142,17 @@ class Activation(torch.autograd.Function):
         mean, deviation = (torch.empty(N, device=x.device, dtype=exact) for _ in range(2))
         PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
         settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
-                    "PB": PB, "CB": CB, "num_warps": max(1, min(16, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
-        _activation_forward[(N,)](x, bias, scale, offset, y, mean, deviation, P, C, width, **settings)
+                    "STATE": with_state, "PB": PB, "CB": CB,
+                    "num_warps": max(1, min(32, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
+        state = torch.empty_like(x) if with_state else None
+        _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings)
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
-        return y
+        return (y, state) if with_state else y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, g_state: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradient of x; the parameters' to the tape."""
         x, scale, offset, bias, mean, deviation = ctx.saved_tensors
         N, P, C, width = ctx.sizes
@@ -152,8 +161,9 @@ class Activation(torch.autograd.Function):
         gx: Tensor = ctx.rows.take(tuple(x.shape), x)
         parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
         _activation_backward[(N,)](
-            gradient, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width, **ctx.settings
-        )
+            gradient, None if g_state is None else g_state.contiguous(), x, bias, scale, offset, mean, deviation, gx,
+            parts, parts.shape[1], P, C, width, **ctx.settings,
+        )  # fmt: skip
         if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)
-        return None, None, None, None, gx, None, None, None
+        return None, None, None, None, gx, None, None, None, None

@@ -1,4 +1,4 @@
-"""Delta = gamma (x - psi); and psi, E-step and losses: one kernel each way.
+"""Delta = gamma (x - psi); and psi, E-step, losses and the next step's delta: one kernel each way.
 
 Frames x are (B,C,H,W) in memory; psi, eta, delta and their gradients (B,K,H,W,C), as convolutions read and write them.
 """
@@ -19,14 +19,14 @@ from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
 _E_STEP = tl.constexpr(EPSILON)
-LARGEST = 32768  # numbers of one sample's channel that one program can hold
+PROGRAM = 8192  # numbers that one program holds; a larger sample is shared out
+COMPONENTS = 256  # of a pixel, all in one program
 CHANNELS = 8  # of a pixel, each written out in the kernels
 
 
 def fits(psi: Tensor) -> bool:
-    """Whether these kernels are made for psi (B,K,C,H,W): few channels, and K images not too large."""
-    K, C, H, W = psi.shape[1:]
-    return C <= CHANNELS and triton.next_power_of_2(K) * triton.next_power_of_2(H * W) <= LARGEST
+    """Whether these kernels are made for psi (B,K,C,H,W): few channels, and not too many components."""
+    return psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
 
 
 def _in_memory(images: Tensor) -> Tensor:
@@ -138,13 +138,13 @@ def _pixel_terms(
 
 @triton.jit
 def _assignment_forward(
-    eta, x, width, psi, gamma, total, watched, B, K, L,
+    eta, x, coming, width, psi, gamma, delta, sums, B, K, L,
     PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
-    GAUSSIAN: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
+    GAUSSIAN: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, KB)[:, None]
-    i = tl.arange(0, BLOCK)[None, :]
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = (k < K) & (i < L)
     at = (b * K + k) * L + i
     logs = tl.zeros([KB, BLOCK], dtype=eta.dtype.element_ty)
@@ -165,21 +165,29 @@ def _assignment_forward(
     likelihood = tl.where(inside, likelihood + _E_STEP, 0.0)
     g = likelihood / tl.where(i < L, tl.sum(likelihood, axis=0)[None, :], 1.0)
     tl.store(gamma + at, g, mask=inside)
+    if COMING:
+        for c in tl.static_range(C):
+            v = tl.load(eta + at * C + c, mask=inside, other=0.0)
+            if not GAUSSIAN:
+                v = 1.0 / (1.0 + tl.exp(-v))
+            frame = tl.load(coming + (b * C + c) * L + i, mask=i < L, other=0.0)
+            tl.store(delta + at * C + c, g * (frame - v), mask=inside)
     intra = -tl.sum(tl.sum(tl.where(inside, g * logs, 0.0), axis=1), axis=0)
     inter = tl.sum(tl.sum(tl.where(inside, (1.0 - g) * divergence, 0.0), axis=1), axis=0)
     bound = tl.sum(tl.sum(tl.where(i < L, missed, 0.0), axis=1), axis=0)
-    tl.store(total + b, intra + WEIGHT * inter)
-    tl.store(watched + b, intra)
-    tl.store(watched + B + b, inter)
-    tl.store(watched + 2 * B + b, bound)
+    row, part = tl.program_id(1) * B + b, tl.num_programs(1) * B  # of sums (4, programs of a sample, B)
+    tl.store(sums + row, intra + WEIGHT * inter)
+    tl.store(sums + part + row, intra)
+    tl.store(sums + 2 * part + row, inter)
+    tl.store(sums + 3 * part + row, bound)
 
 
 @triton.jit
 def _assignment_backward(
-    psi, gamma, x, width, g_psi, g_gamma, g_total, g_eta, K, L,
+    psi, gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, L,
     PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
     GAUSSIAN: tl.constexpr, PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
-    C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
+    COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, KB)[:, None]
@@ -201,6 +209,9 @@ def _assignment_backward(
             likelihood = likelihood * part
             if LOSS:
                 through += scale * (-log - WEIGHT * (kl + CONSTANT))
+            if COMING:
+                frame = tl.load(coming + (b * C + c) * L + i, mask=i < L, other=0.0)
+                through += tl.load(g_delta + at * C + c, mask=inside, other=0.0) * (frame - v)
         through = tl.where(inside, through, 0.0)
         total = tl.sum(tl.where(inside, likelihood + _E_STEP, 0.0), axis=0)[None, :]
         mean = tl.sum(g * through, axis=0)[None, :]
@@ -214,6 +225,8 @@ def _assignment_backward(
         out = tl.zeros_like(v)
         if PSI:
             out = tl.load(g_psi + at * C + c, mask=inside, other=0.0)
+        if COMING:
+            out -= tl.load(g_delta + at * C + c, mask=inside, other=0.0) * g
         if LOSS:
             out += scale * (WEIGHT * (1.0 - g) * kl_slope - g * log_slope)
         if THROUGH:
@@ -224,12 +237,11 @@ def _assignment_backward(
 
 
 class Assignment(torch.autograd.Function):
-    """One step's psi, gamma (B,K,1,H,W), total loss (B,) and, only to watch, intra, inter and bound (3,B)."""
+    """One step's psi, gamma (B,K,1,H,W), total loss (B,), to watch only, intra, inter and bound (3,B), and delta."""
 
     @staticmethod
-    def forward(
-        ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: Any
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: tuple[Any, Any],
+                coming: Tensor | None) -> tuple[Tensor | None, ...]:  # fmt: skip
         """From eta (B,K,C,H,W) and the frame x (B,C,H,W); a pixel's likelihood is the product over its channels.
 
         Args:
@@ -239,45 +251,52 @@ class Assignment(torch.autograd.Function):
             numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step (a number, or a tensor () that may change
                 between the steps of training), inter-cluster WEIGHT, GAUSSIAN or not.
             through: let gradients flow through gamma; with several channels, of Gaussian pixels alone.
-            rows: give the memory for the gradient of eta.
+            rows: give the memory for delta and for the gradient of eta.
+            coming: the noisy frame that the next step reads, for delta; without one there is none.
         """
         B, K, C, H, W = eta.shape
         like, L = eta, H * W
         eta, x = _in_memory(eta), x.contiguous()
         psi, gamma = torch.empty_like(eta), eta.new_empty(B, K, 1, H, W)
-        total, watched = eta.new_empty(B), eta.new_empty(3, B)
-        KB, BLOCK = triton.next_power_of_2(K), triton.next_power_of_2(L)
+        delta, coming = (None, None) if coming is None else (_taken(rows[0], like), coming.contiguous())
+        KB = triton.next_power_of_2(K)
+        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
+        sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read
         settings = {**numbers, "WIDTH": 1.0 if annealed else numbers["WIDTH"], "ANNEALED": annealed, "C": C}
-        _assignment_forward[(B,)](
-            eta, x, width, psi, gamma, total, watched, B, K, L, **settings, KB=KB, BLOCK=BLOCK,
-            num_warps=max(1, min(16, KB * BLOCK // 512)),
+        _assignment_forward[(B, sums.shape[1])](
+            eta, x, coming, width, psi, gamma, delta, sums, B, K, L, **settings, COMING=coming is not None, KB=KB,
+            BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 512)),
         )  # fmt: skip
         psi = _made(psi, like)
-        ctx.save_for_backward(psi, gamma, x)
+        sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
+        total, watched = sums[0], sums[1:]
+        ctx.save_for_backward(psi, gamma, x, coming)
         ctx.set_materialize_grads(False)
-        ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows, width if annealed else None
+        ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows[1], width if annealed else None
         if not through:
             ctx.mark_non_differentiable(gamma)
-        return psi, gamma, total, watched
+        return psi, gamma, total, watched, None if delta is None else _made(delta, like)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any) -> Any:
+    def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any,
+                 g_delta: Tensor | None) -> Any:  # fmt: skip
         """The gradient of eta."""
         refuse_watched(other)
-        psi, gamma, x = ctx.saved_tensors
+        psi, gamma, x, coming = ctx.saved_tensors
         width = psi if ctx.width is None else ctx.width
         B, K, _, H, W = psi.shape
-        KB, BLOCK = triton.next_power_of_2(K), 256
+        KB = triton.next_power_of_2(K)
+        BLOCK = max(32, min(256, PROGRAM // KB))
         g_total = g_total.contiguous() if g_total is not None else None
-        g_psi = _in_memory(g_psi) if g_psi is not None else None
+        g_psi, g_delta = (None if each is None else _in_memory(each) for each in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
         g_eta = _taken(ctx.rows, psi)
         _assignment_backward[(B, triton.cdiv(H * W, BLOCK))](
-            _in_memory(psi), gamma, x, width, g_psi, g_gamma, g_total, g_eta, K, H * W, **ctx.settings,
-            PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None, KB=KB,
-            BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
+            _in_memory(psi), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
+            PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
+            COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
         )  # fmt: skip
-        return _made(g_eta, psi), None, None, None, None
+        return _made(g_eta, psi), None, None, None, None, None

@@ -1,4 +1,4 @@
-"""The first and the last convolution, between one-channel images and features of half their size.
+"""The first and the last convolution, between images of few channels and features of half their size.
 
 Both are one linear map and its transpose: small pixel (i,j) meets the patch of K x K image pixels from
 (2i - PAD, 2j - PAD) on. The first convolution has 4x4 patches; the last one, which doubles the image before its 4x4
@@ -22,106 +22,114 @@ _PIXELS = 32  # small pixels of one program
 
 @triton.jit
 def _to_features(
-    x, weight, y, H, W, h, w, C,
-    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
-    PB: tl.constexpr, TB: tl.constexpr, CB: tl.constexpr,
+    x, weight, y, H, W, h, w, F,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    PB: tl.constexpr, TB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    tap = tl.arange(0, TB)
-    c = tl.arange(0, CB)[None, :]
-    i, j = 2 * (p // w) + (tap // K)[None, :] - PAD, 2 * (p % w) + (tap % K)[None, :] - PAD
-    inside = (p < h * w) & (tap < K * K)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    patches = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
-    taps = tl.load(weight + tap[:, None] * C + c, mask=(tap < K * K)[:, None] & (c < C), other=0.0)
-    if HALF:
-        patches, taps = patches.to(tl.bfloat16), taps.to(tl.bfloat16)
-    total = tl.dot(patches, taps, input_precision=PRECISION)
-    tl.store(y + (n * h * w + p) * C + c, total, mask=(p < h * w) & (c < C))
+    f = tl.arange(0, FB)[None, :]
+    total = tl.zeros([PB, FB], dtype=weight.dtype.element_ty)
+    for first in tl.static_range(0, K * K * C, TB):
+        e = first + tl.arange(0, TB)  # of (K, K, C)
+        tap, c = (e // C)[None, :], (e % C)[None, :]
+        i, j = 2 * (p // w) + tap // K - PAD, 2 * (p % w) + tap % K - PAD
+        inside = (p < h * w) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+        patches = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
+        taps = tl.load(weight + e[:, None] * F + f, mask=(e < K * K * C)[:, None] & (f < F), other=0.0)
+        if HALF:
+            patches, taps = patches.to(tl.bfloat16), taps.to(tl.bfloat16)
+        total += tl.dot(patches, taps, input_precision=PRECISION)
+    tl.store(y + (n * h * w + p) * F + f, total, mask=(p < h * w) & (f < F))
 
 
 @triton.jit
 def _to_image(
-    y, weight, bias, x, H, W, h, w, C,
-    K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr, BIAS: tl.constexpr,
-    PB: tl.constexpr, CB: tl.constexpr,
+    y, weight, bias, x, H, W, h, w, F,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    BIAS: tl.constexpr, PB: tl.constexpr, FB: tl.constexpr, OB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    c = tl.arange(0, CB)
+    f = tl.arange(0, FB)
     i, j = p // w, p % w
-    f = tl.arange(0, 16)[None, :]  # of which four are used: the image pixels (2i, 2j) and its three neighbours
-    total = tl.zeros([PB, 16], dtype=x.dtype.element_ty)
+    o = tl.arange(0, OB)[None, :]  # of which 4 * C are used: the image pixels (2i, 2j) and its three neighbours
+    phase, c = o // C, o % C
+    total = tl.zeros([PB, OB], dtype=x.dtype.element_ty)
     for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
         for b in tl.static_range(3):
             k, m = i + a - 1, j + b - 1
             inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w)
-            tile = tl.load(y + (n * h * w + k * w + m) * C + c[None, :], mask=inside & (c < C)[None, :], other=0.0)
-            row, column = PAD + 2 - 2 * a + f // 2, PAD + 2 - 2 * b + f % 2  # the place in the patch
-            held = (f < 4) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (c < C)[:, None]
-            taps = tl.load(weight + (row * K + column) * C + c[:, None], mask=held, other=0.0)
+            tile = tl.load(y + (n * h * w + k * w + m) * F + f[None, :], mask=inside & (f < F)[None, :], other=0.0)
+            row, column = PAD + 2 - 2 * a + phase // 2, PAD + 2 - 2 * b + phase % 2  # the place in the patch
+            held = (o < 4 * C) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (f < F)[:, None]
+            taps = tl.load(weight + ((row * K + column) * C + c) * F + f[:, None], mask=held, other=0.0)
             if HALF:
                 taps = taps.to(tl.bfloat16)
             total += tl.dot(tile, taps, input_precision=PRECISION)
     if BIAS:
-        total += tl.load(bias)
-    tl.store(x + (n * H + 2 * i + f // 2) * W + 2 * j + f % 2, total, mask=(p < h * w) & (f < 4))
+        total += tl.load(bias + c)
+    at = ((n * H + 2 * i + phase // 2) * W + 2 * j + phase % 2) * C + c
+    tl.store(x + at, total, mask=(p < h * w) & (o < 4 * C))
 
 
 @triton.jit
 def _unfold(
-    x, columns, H, W, h, w, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
+):
     n = tl.program_id(0).to(tl.int64)
     e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # of (h, w, ROW)
-    tap, pixel = e % ROW, e // ROW
+    tap, c, pixel = e % ROW // C, e % ROW % C, e // ROW
     i, j = 2 * (pixel // w) + tap // K - PAD, 2 * (pixel % w) + tap % K - PAD
     inside = (e < h * w * ROW) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    v = tl.load(x + (n * H + i) * W + j, mask=inside, other=0.0)
+    v = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
     tl.store(columns + n * h * w * ROW + e, v, mask=e < h * w * ROW)
 
 
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
-    """Fills y (N,C,h,w), channels last in memory, from images x (N,1,2h,2w) and weight (K*K,C)."""
-    N, C, h, w = y.shape
+    """Fills y (N,F,h,w) from images x (N,C,2h,2w), both channels last in memory, and weight (K*K*C,F)."""
+    (N, F, h, w), C = y.shape, x.shape[1]
     _to_features[(N, triton.cdiv(h * w, _PIXELS))](
-        x, weight, y, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), TB=triton.next_power_of_2(patch[0] ** 2)
-    )
+        x, weight, y, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch),
+        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16,
+    )  # fmt: skip
 
 
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
-    """Fills images x (N,1,2h,2w) from y (N,C,h,w), channels last in memory: the transpose of `to_features`."""
-    N, C, h, w = y.shape
+    """Fills images x (N,C,2h,2w) from y (N,F,h,w), channels last in memory: the transpose of `to_features`."""
+    (N, F, h, w), C = y.shape, x.shape[1]
     _to_image[(N, triton.cdiv(h * w, _PIXELS))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, C, **_settings(y, C, patch), BIAS=bias is not None
-    )
+        y, weight, bias, x, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch), BIAS=bias is not None,
+        OB=max(16, triton.next_power_of_2(4 * C)),
+    )  # fmt: skip
 
 
-def _settings(features: Tensor, C: int, patch: Patch) -> dict[str, Any]:
+def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
     coarse = torch.get_float32_matmul_precision() != "highest"
     return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
-            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "CB": max(16, triton.next_power_of_2(C)),
+            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "FB": max(16, triton.next_power_of_2(F)),
             "num_warps": 2}  # fmt: skip
 
 
 def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
-    """The patches of images x (N,1,2h,2w) as rows (N*h*w, K*K), filled up with zeros to a multiple of eight."""
-    N, _, H, W = x.shape
+    """The patches of images x (N,C,2h,2w) as rows (N*h*w, K*K*C), filled up with zeros to a multiple of eight."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    N, C, H, W = x.shape
     h, w = H // 2, W // 2
-    row = -(-(patch[0] ** 2) // 8) * 8
+    row = -(-(patch[0] ** 2 * C) // 8) * 8
     columns = x.new_empty(N * h * w, row, dtype=dtype)
     grid = (N, triton.cdiv(h * w * row, 1024))
-    _unfold[grid](x.contiguous(), columns, H, W, h, w, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
+    _unfold[grid](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
     return columns
 
 
 class ToFeatures(torch.autograd.Function):
-    """The first convolution: (N,1,H,W) to (N,C,H/2,W/2); its weight's gradient goes to the tape."""
+    """The first convolution: (N,C,H,W) to (N,F,H/2,W/2); its weight's gradient goes to the tape."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, tape: Any, dtype: torch.dtype) -> Tensor:
-        """Of images, with weight (16,C); the features' type is the one that is given."""
-        x, weight = x.contiguous(), weight.contiguous()
+        """Of images, with weight (16*C,F); the features' type is the one that is given."""
+        x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
         N, _, H, W = x.shape
         y = x.new_empty(N, H // 2, W // 2, weight.shape[1], dtype=dtype).permute(0, 3, 1, 2)
         to_features(x, weight, y, FIRST)
@@ -145,14 +153,14 @@ class ToFeatures(torch.autograd.Function):
 
 
 class ToImage(torch.autograd.Function):
-    """The last convolution: (N,C,h,w) to (N,1,2h,2w); its parameters' gradients go to the tape."""
+    """The last convolution: (N,F,h,w) to (N,C,2h,2w); its parameters' gradients go to the tape."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, weight: Tensor, bias: Tensor, tape: Any) -> Tensor:
-        """Of features, with weight (25,C) and bias (1,)."""
+        """Of features, with weight (25*C,F) and bias (C,)."""
         y, weight = y.contiguous(memory_format=torch.channels_last), weight.contiguous()
         N, _, h, w = y.shape
-        x = weight.new_empty(N, 1, 2 * h, 2 * w)
+        x = weight.new_empty(N, 2 * h, 2 * w, bias.numel()).permute(0, 3, 1, 2)
         to_image(y, weight, bias, x, LAST)
         ctx.save_for_backward(y, weight)
         ctx.tape = tape
@@ -163,7 +171,7 @@ class ToImage(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of the features."""
         y, weight = ctx.saved_tensors
-        gradient = gradient.contiguous()
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:
             ctx.tape.add(y, gradient)
         back = torch.empty_like(y)
