@@ -123,7 +123,7 @@ _STAGES = (
 _BALLS = Experiment(
     "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
 )
-_COLOUR = TrainingConfig(components=4, epochs=40, patience=None, schedule="cosine")
+_COLOUR = TrainingConfig(components=5, epochs=15, patience=None, schedule="cosine")
 _WITHOUT_RELATIONS = replace(network("bouncing-balls"), m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
@@ -177,7 +177,7 @@ PRESETS: dict[str, Experiment] = {
     ),
     "tetrominoes": Experiment("tetrominoes", network("tetrominoes"), DataConfig("tetrominoes"), _COLOUR),
     "sprites": Experiment(
-        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), replace(_COLOUR, components=5)
+        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), _COLOUR
     ),
     "objects": Experiment(
         "objects", replace(network("flying-shapes"), height=32, width=32),

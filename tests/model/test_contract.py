@@ -108,7 +108,9 @@ def test_a_third_m_step_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_third_distribution_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NeuralEMError, match=r"^model\.distribution: expected one of bernoulli, gaussian, got 'wide'"):
+    with pytest.raises(
+        NeuralEMError, match=r"^model\.distribution: expected one of bernoulli, gaussian, masked, got 'wide'"
+    ):
         ModelConfig(distribution="wide")
     monkeypatch.setitem(DISTRIBUTIONS, "wide", lambda config: Gaussian(config.prior, 10 * config.e_step_deviation))
     assert build(ModelConfig(distribution="wide", prior=-1)).distribution == Gaussian(-1, 2.5)

@@ -165,7 +165,7 @@ def test_a_state_without_its_prior_is_refused() -> None:
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"prior": "mean"}, r"model\.prior: expected a finite number, median or background"),
-    ({"distribution": "bernoulli"}, r"model\.prior=median is for model\.distribution=gaussian, not bernoulli"),
+    ({"distribution": "bernoulli"}, r"model\.prior=median is for model\.distribution=gaussian or masked, not b"),
 ])  # fmt: skip
 def test_a_prior_that_cannot_be_is_refused(changes, message) -> None:
     with pytest.raises(NeuralEMError, match=message):

@@ -54,7 +54,8 @@ def test_one_component_is_a_recurrent_autoencoder(name):
     out = model.unroll(x, 1)
     assert bool((out.gamma == 1).all())
     assert bool((out.inter == 0).all())
-    torch.testing.assert_close(out.intra, out.upper_bound)
+    if config.distribution != "masked":  # whose bound is of frames, without masks
+        torch.testing.assert_close(out.intra, out.upper_bound)
     torch.testing.assert_close(out.total, out.intra)
 
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused(tiny: Any) -> None:
     ):
         TrainingConfig(first_deviation=0)
     config = replace(tiny.config, first_deviation=0.8)
-    with pytest.raises(NeuralEMError, match=r"^training\.first_deviation is for a model with model\.distribution=gaus"):
+    with pytest.raises(NeuralEMError, match=r"^training\.first_deviation is for model\.distribution=gaus"):
         fit(tiny.build(), tiny.training, config)
 
 

@@ -19,7 +19,7 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
 from neural_em.fields import Check, Checked, flag, integer, optional
-from neural_em.model import Model
+from neural_em.model import Model, distributions
 from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
 from neural_em.model.mixture import upper_bound
 
@@ -183,19 +183,19 @@ def _evaluate_start(
     Where objects met (T,B,H,W) in these frames, the error of the prediction is also given for them alone.
     """
     infos, certain, assignment, repeated, relational = [], [], [], [], []
-    last = None
+    last, pixels = None, distributions.of_frames(model.distribution)
     for t, step in enumerate(found):
         gamma = step.state.gamma
         infos.append(step.info)
         certain.append(confidence(gamma, None if groups is None else groups[t]))
         assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
         if met is not None and step.x_next is not None:
-            error = upper_bound(model.distribution, step.x_next, step.state.psi, met[t].unsqueeze(1))
+            error = upper_bound(pixels, step.x_next, step.state.psi, met[t].unsqueeze(1), step.state.prior)
             relational.append(error.where(met[t].flatten(1).any(dim=1), torch.nan))  # frames without a collision: none
         if not step.rollout:
             last = step.x_next
         elif last is not None and step.x_next is not None:
-            repeated.append(upper_bound(model.distribution, step.x_next, last.unsqueeze(1)))
+            repeated.append(upper_bound(pixels, step.x_next, last.unsqueeze(1)))
     scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
     if relational:
         scores["relational"] = torch.stack(relational)

@@ -128,17 +128,20 @@ class ModelConfig(BaseConfig):
         convolutions: channels of the encoder's 4x4 stride-2 convolutions; the decoder mirrors them.
         hidden: units of the fully connected layer on either side of theta; 0 for none.
         layer_norm: normalise every layer but the last.
-        distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones, or another name in
-            `DISTRIBUTIONS`.
-        prior: mean of the pixel prior that components predict where they own nothing: a number; of Gaussian pixels also
-            ``median``, each channel's median over the first frame, or ``background``, a learned image, for a camera
-            that stands still. The networks then put out what is added to it.
+        distribution: ``bernoulli`` for binary pixels, ``gaussian`` for grey or coloured ones, ``masked`` for objects of
+            any colour, each with a mask that the network puts out too, or another name in `DISTRIBUTIONS`.
+        prior: mean of the pixel prior that components predict where they own nothing: a number; unless they are binary,
+            also ``median``, each channel's median over the first frame, or ``background``, a learned image, for a
+            camera that stands still. The networks then put out what is added to it.
         e_step_deviation: standard deviation of the Gaussian in the E-step.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
         normalize_input: normalise each component's input over its pixels to zero mean and unit deviation (the gradient
             step then no longer follows the gradient of Q).
         gamma_gradient: let gradients flow through the assignments.
         inter_weight: weight of the inter-cluster loss.
+        window: radius of the window outside which a component predicts nothing, as a share of the frame's shorter side;
+            ``None``: there is none. It lies where the component's own prediction does, and keeps it from holding two
+            objects that are apart.
     """
 
     m_step: str = "recurrent"
@@ -155,6 +158,7 @@ class ModelConfig(BaseConfig):
     normalize_input: bool = False
     gamma_gradient: bool = False
     inter_weight: float = 1.0
+    window: float | None = None
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "theta_size": integer(1, MAX_SIZE),
@@ -167,13 +171,29 @@ class ModelConfig(BaseConfig):
         "prior": _prior,
         "e_step_deviation": number("a number from 0.001 to 1000", 0.001, 1000),
         "inter_weight": number("a number of at least 0", 0),
+        "window": optional(number("a number from 0.01 to 100, or null", 0.01, 100)),
         "step_size": optional(number("a finite number, or null")),
     }
 
+    @property
+    def outputs(self) -> int:
+        """Channels that the network puts out."""
+        return self.channels + (self.distribution == "masked")
+
     def check_together(self) -> None:
         super().check_together()
-        if self.prior in PRIORS and self.distribution != "gaussian":
-            raise NeuralEMError(f"model.prior={self.prior} is for model.distribution=gaussian, not {self.distribution}")
+        masked, binary = self.distribution == "masked", self.distribution == "bernoulli"
+        if self.prior in PRIORS and not masked and self.distribution != "gaussian":
+            raise NeuralEMError(
+                f"model.prior={self.prior} is for model.distribution=gaussian or masked, not {self.distribution}"
+            )
+        for name, value in (("m_step", "gradient"), ("channel_rule", "sum")) if masked else ():
+            if getattr(self, name) == value:
+                raise NeuralEMError(f"model.{name}={value} is not for model.distribution=masked")
+        if self.window is not None and not masked and not (binary and self.channels == 1 and self.prior == 0):
+            raise NeuralEMError(
+                "model.window is for model.distribution=masked, or for bernoulli with one channel and model.prior=0"
+            )
         DISTRIBUTIONS[self.distribution](self)
         own = own_fields(M_STEPS[self.m_step])
         for m_step, cls in M_STEPS.items():
@@ -183,8 +203,8 @@ class ModelConfig(BaseConfig):
 
 
 _COLOUR = ModelConfig(
-    channels=3, theta_size=250, distribution="gaussian", prior="median", e_step_deviation=0.1,
-    noise=NoiseConfig("masked-uniform", 0.2, shared=True), inter_weight=0.2,
+    channels=3, theta_size=250, distribution="masked", prior="median", e_step_deviation=0.1, window=0.28,
+    noise=NoiseConfig("masked-uniform", 0.2, shared=True),
 )  # fmt: skip
 
 PRESETS: dict[str, ModelConfig] = {
@@ -205,9 +225,9 @@ PRESETS: dict[str, ModelConfig] = {
         height=64, width=64, m_step="relational", theta_size=250, convolutions=(16, 32, 64), loss_steps="mean", steps=30
     ),
     "coloured-shapes": _COLOUR,
-    "coloured-digits": replace(_COLOUR, height=24, width=24, convolutions=(32, 64, 128)),
-    "tetrominoes": replace(_COLOUR, height=35, width=35),
-    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128)),
+    "coloured-digits": replace(_COLOUR, height=24, width=24, convolutions=(32, 64, 128), window=0.4),
+    "tetrominoes": replace(_COLOUR, height=35, width=35, window=0.5),
+    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128), window=0.3),
 }  # fmt: skip
 """The four networks of the paper's appendix, that of the relational model (R-NEM), and ours for colour."""
 

@@ -1,6 +1,6 @@
 """Pixel distributions P(x | psi): log-probability, likelihood for the E-step, KL divergence from the pixel prior.
 
-Both are exponential families: the network gives the natural parameter eta, psi is the mean, and
+The paper's two are exponential families: the network gives the natural parameter eta, psi is the mean, and
 d log P(x | psi) / d eta = x - psi, which is what the M-step climbs. Another one is a class and a line in
 `DISTRIBUTIONS`.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from neural_em.errors import check_number
@@ -112,11 +113,66 @@ class Gaussian:
         return self.prior + (psi - self.prior).sum(dim=1)
 
 
+@dataclass(frozen=True)
+class Masked:
+    """Coloured objects: a component says where its object is, and which colour it has there.
+
+    Here psi has one channel more than a frame, the log-odds that the object covers the pixel. Where it does, the pixel
+    is Gaussian around its colour, and elsewhere around the prior. All functions but `frame` give one number a pixel.
+    """
+
+    prior: float = 0.0
+    deviation: float | Tensor = 0.25
+
+    @property
+    def frames(self) -> Gaussian:
+        """The distribution of frames, whose psi have no mask."""
+        return Gaussian(self.prior, self.deviation)
+
+    def mean(self, eta: Tensor) -> Tensor:
+        return eta
+
+    def frame(self, psi: Tensor) -> Tensor:
+        """The frame (B,K,C,H,W) that is expected of psi (B,K,C+1,H,W)."""
+        return self.prior + torch.sigmoid(psi[:, :, -1:]) * (psi[:, :, :-1] - self.prior)
+
+    def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Likelihood as a share of the best component's, so that one is the best however unlikely the pixel is."""
+        log = self.log_probability(x, psi)
+        return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
+
+    def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Log of the mixture of object and ground, without the Gaussians' constant."""
+        covered, colour = psi[..., -1:, :, :], psi[..., :-1, :, :]
+        scale = 0.5 / self.deviation**2
+        object_, ground = ((x - mean).square().sum(dim=-3, keepdim=True) * scale for mean in (colour, self.prior))
+        return torch.logaddexp(F.logsigmoid(covered) - object_, F.logsigmoid(-covered) - ground)
+
+    def kl_from_prior(self, psi: Tensor) -> Tensor:
+        """KL from a pixel that is the prior itself: -log P(prior | psi)."""
+        return -self.log_probability(torch.full_like(psi[..., :-1, :, :], self.prior), psi)
+
+    def rounded(self, psi: Tensor) -> Tensor:
+        """As of frames, which is what both of these are for."""
+        return self.frames.rounded(psi)
+
+    def together(self, psi: Tensor) -> Tensor:
+        return self.frames.together(psi)
+
+
+def of_frames(pixels: PixelDistribution) -> PixelDistribution:
+    """The distribution of frames, given that of the components' pixels."""
+    return pixels.frames if isinstance(pixels, Masked) else pixels
+
+
+def _prior(config: Any) -> float:
+    """The prior's number; one of the image's own is taken away from frames and predictions before."""
+    return 0.0 if isinstance(config.prior, str) else config.prior
+
+
 # the choices of `ModelConfig.distribution`, each made from a model's config, or refusing it
 DISTRIBUTIONS: dict[str, Callable[[Any], PixelDistribution]] = {
     "bernoulli": lambda config: Bernoulli(config.prior),  # the config refuses names
-    # a prior of the image's own is taken away from frames and predictions before
-    "gaussian": lambda config: Gaussian(
-        0.0 if isinstance(config.prior, str) else config.prior, config.e_step_deviation
-    ),
+    "gaussian": lambda config: Gaussian(_prior(config), config.e_step_deviation),
+    "masked": lambda config: Masked(_prior(config), config.e_step_deviation),
 }

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from neural_em.errors import NeuralEMError
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import PixelDistribution
+from neural_em.model.distributions import Masked, PixelDistribution, of_frames
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.unrolled import Info, State, Unrolled, UnrolledModel
+from neural_em.model.window import windowed
 
 __all__ = ["Info", "NeuralEM", "State", "Unrolled"]
 
@@ -73,6 +74,8 @@ class NeuralEM(UnrolledModel):
             raise NeuralEMError("state.prior is missing; begin with the state that `start` gives")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
+        if self.config.window is not None:
+            eta = windowed(eta, self.config.window)
         if prior is None:
             psi, gamma, info = self.assign(eta, x_next, losses)
             return State(theta, psi, gamma), info
@@ -86,26 +89,30 @@ class NeuralEM(UnrolledModel):
         return normalise(delta.flatten(0, 1)).view_as(delta) if self.config.normalize_input else delta
 
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The M-step: new theta, and natural parameters eta (B,K,C,H,W)."""
+        """The M-step: new theta, and natural parameters eta (B,K,C,H,W), or what else the pixels are made of."""
         return self.m_step(theta, delta)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
         config, distribution = self.config, self.distribution
-        psi = distribution.mean(eta)
-        gamma = mixture.e_step(mixture.pixel_likelihood(distribution, x, psi, config.channel_rule))
+        psi = said = distribution.mean(eta)
+        ground = None
+        if isinstance(distribution, Masked):
+            psi, ground = distribution.frame(said), x.new_full((1, 1, 1, 1), distribution.prior)
+        gamma = mixture.e_step(mixture.pixel_likelihood(distribution, x, said, config.channel_rule))
         if not config.gamma_gradient:
             gamma = gamma.detach()
         if not losses:
             return psi, gamma, Info(*[x.new_zeros(len(x))] * 4)
-        intra = mixture.intra_loss(distribution, x, psi, gamma)
-        inter = mixture.inter_loss(distribution, psi, gamma)
-        bound = mixture.upper_bound(distribution, x, psi.detach())
+        intra = mixture.intra_loss(distribution, x, said, gamma)
+        inter = mixture.inter_loss(distribution, said, gamma)
+        bound = mixture.upper_bound(of_frames(distribution), x, psi.detach(), prior=ground)
         return psi, gamma, Info(intra + config.inter_weight * inter, intra, inter, bound)
 
     def reassign(self, state: State) -> State:
         """The state after an E-step on the frame that its own psi make together, for want of a real one."""
         psi = state.psi if state.prior is None else state.psi - state.prior.unsqueeze(1)
-        x = self.distribution.together(psi)
-        likelihood = mixture.pixel_likelihood(self.distribution, x, psi, self.config.channel_rule)
+        distribution = of_frames(self.distribution)
+        x = distribution.together(psi)
+        likelihood = mixture.pixel_likelihood(distribution, x, psi, self.config.channel_rule)
         return state._replace(gamma=mixture.e_step(likelihood))

@@ -37,7 +37,7 @@ class MStep(Protocol):
     def __init__(self, config: ModelConfig) -> None: ...
 
     def __call__(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The new theta (B,K,M), and eta (B,K,C,H,W), from theta (B,K,M) and delta (B,K,C,H,W)."""
+        """The new theta (B,K,M), and eta (B,K,`config.outputs`,H,W), from theta (B,K,M) and delta (B,K,C,H,W)."""
 
 
 def differentiated_twice(m_step: object) -> bool:
@@ -57,12 +57,11 @@ class RecurrentMStep(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        size = (config.channels, config.height, config.width)
         networks = (config.convolutions, config.hidden, config.layer_norm)
-        self.encoder = Encoder(*size, *networks)
+        self.encoder = Encoder(config.channels, config.height, config.width, *networks)
         self.recurrence = Dense(self.encoder.outputs + config.theta_size, config.theta_size)
         self.output = Activation(config.theta_size, "sigmoid", config.layer_norm)
-        self.decoder = Decoder(config.theta_size, *size, *networks)
+        self.decoder = Decoder(config.theta_size, config.outputs, config.height, config.width, *networks)
 
     def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         B, K, M = theta.shape

@@ -31,7 +31,7 @@ def e_step(likelihood: Tensor) -> Tensor:
 def pixel_likelihood(distribution: PixelDistribution, x: Tensor, psi: Tensor, channels: str = "product") -> Tensor:
     """P(x_i | psi_ik) of whole pixels (B,K,1,H,W): the product over channels, or the authors' sum."""
     likelihood = distribution.likelihood(x.unsqueeze(1), psi)
-    return likelihood if psi.shape[2] == 1 else CHANNEL_RULES[channels](likelihood, dim=2, keepdim=True)
+    return likelihood if likelihood.shape[2] == 1 else CHANNEL_RULES[channels](likelihood, dim=2, keepdim=True)
 
 
 def intra_loss(distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
@@ -44,7 +44,17 @@ def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> T
     return ((1 - gamma) * distribution.kl_from_prior(psi)).sum(dim=(1, 2, 3, 4))
 
 
-def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor, where: Tensor | None = None) -> Tensor:
-    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched; of some pixels (B,1,H,W)."""
-    error = -distribution.log_probability(x, psi.amax(dim=1))
+def upper_bound(
+    distribution: PixelDistribution, x: Tensor, psi: Tensor, where: Tensor | None = None, prior: Tensor | None = None
+) -> Tensor:
+    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched; of some pixels (B,1,H,W).
+
+    With a prior (B,C,H,W) of the image's own, objects may be darker than it: there psi is the farthest from it.
+    """
+    if prior is None:
+        most = psi.amax(dim=1)
+    else:
+        far = (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).argmax(dim=1, keepdim=True)
+        most = psi.gather(1, far.expand(-1, 1, *psi.shape[2:])).squeeze(1)
+    error = -distribution.log_probability(x, most)
     return (error if where is None else error * where).sum(dim=(1, 2, 3))

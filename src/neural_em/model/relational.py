@@ -28,13 +28,12 @@ class RelationalMStep(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        size, M = (config.channels, config.height, config.width), config.theta_size
-        networks = (config.convolutions, config.hidden, config.layer_norm)
-        self.encoder = Encoder(*size, *networks)
+        M, networks = config.theta_size, (config.convolutions, config.hidden, config.layer_norm)
+        self.encoder = Encoder(config.channels, config.height, config.width, *networks)
         self.interaction = Interaction(M, config.layer_norm, config.attention)
         self.recurrence = Dense(2 * M + self.encoder.outputs, M)
         self.output = Activation(M, "sigmoid", config.layer_norm)
-        self.decoder = Decoder(M, *size, *networks)
+        self.decoder = Decoder(M, config.outputs, config.height, config.width, *networks)
 
     def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         B, K, M = theta.shape

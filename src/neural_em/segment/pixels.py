@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from neural_em.model import Model
+from neural_em.model.distributions import of_frames
 from neural_em.model.mixture import pixel_likelihood
 
 
@@ -30,7 +31,8 @@ def background(model: Model, x: Tensor, step: Step) -> Tensor:
     """Where (H,W) the prior explains the frame at least as well as each component does."""
     with torch.inference_mode():
         every = torch.cat([torch.zeros_like(step.psi[:1]) + prior_of(model, step), step.psi]).unsqueeze(0)
-        likelihood = pixel_likelihood(model.distribution, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
+        frames = of_frames(model.distribution)
+        likelihood = pixel_likelihood(frames, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
         return likelihood[0] >= likelihood[1:].amax(dim=0)
 
 

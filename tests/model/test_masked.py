@@ -1,0 +1,126 @@
+"""Objects of any colour: each component says where its object is and which colour it has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, logsumexp
+from scipy.stats import norm
+from torch import Tensor
+
+from neural_em import ModelConfig, NeuralEM, NeuralEMError, randomness
+from neural_em.model import NoiseConfig
+from neural_em.model.distributions import Bernoulli, Gaussian, Masked
+from neural_em.model.fast import accelerate
+from neural_em.model.mixture import e_step, inter_loss, intra_loss, pixel_likelihood
+
+C, H, W, K = 3, 6, 5, 3
+CONFIG = ModelConfig(
+    channels=C, height=H, width=W, theta_size=4, convolutions=(2, 3), hidden=6, distribution="masked", prior="median",
+    e_step_deviation=0.2, noise=NoiseConfig("masked-uniform", 0.2, True), steps=3, window=0.6,
+)  # fmt: skip
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_pixel_is_the_objects_or_the_grounds():
+    """Against a mixture of two normal densities, written with scipy."""
+    x, psi, s, prior = drawn(2, 1, C, H, W), drawn(2, K, C + 1, H, W, seed=1), 0.3, 0.1
+    m = expit(psi[:, :, -1].numpy())
+    densities = [norm.logpdf(x.numpy(), mean, s).sum(axis=2) for mean in (psi[:, :, :-1].numpy(), prior)]
+    expected = logsumexp([np.log(m) + densities[0], np.log(1 - m) + densities[1]], axis=0)
+    constant = C * math.log(s * math.sqrt(2 * math.pi))
+    found = Masked(prior, s).log_probability(x, psi)
+    np.testing.assert_allclose(found[:, :, 0].numpy(), expected + constant, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(Masked(prior, s).kl_from_prior(psi).numpy(), -Masked(prior, s).log_probability(
+        torch.full((2, 1, C, H, W), prior, dtype=torch.float64), psi).numpy())  # fmt: skip
+
+
+def test_white_objects_on_black_are_binary_pixels():
+    """With one known colour and next to no deviation, likelihoods, losses and predictions are Bernoulli's."""
+    x = (drawn(2, 1, H, W) > 0).double()
+    odds = drawn(2, K, 1, H, W, seed=1)
+    masked, said = Masked(0.0, 0.05), torch.cat([torch.ones_like(odds), odds], dim=2)
+    binary, psi = Bernoulli(), torch.sigmoid(odds)
+    gammas = [e_step(pixel_likelihood(d, x, p)) for d, p in ((masked, said), (binary, psi))]
+    torch.testing.assert_close(*gammas, rtol=0, atol=1e-5)  # of the E-step's epsilon each has another share
+    torch.testing.assert_close(masked.frame(said), psi)
+    gamma = gammas[1]
+    torch.testing.assert_close(intra_loss(masked, x, said, gamma), intra_loss(binary, x, psi, gamma))
+    torch.testing.assert_close(inter_loss(masked, said, gamma), inter_loss(binary, psi, gamma))
+
+
+def test_the_better_of_two_components_wins_a_pixel_that_neither_expects():
+    """Both are all but impossible, far below the E-step's epsilon: a tie would leave nobody to learn the pixel."""
+    psi = torch.tensor([[0.4, 5.0], [0.2, 5.0]], dtype=torch.float64).reshape(1, 2, 2, 1, 1)
+    gamma = e_step(pixel_likelihood(Masked(0.0, 0.05), torch.ones(1, 1, 1, 1, dtype=torch.float64), psi))
+    assert gamma[0, 0].item() > 0.999
+    tied = e_step(pixel_likelihood(Gaussian(0.0, 0.05), torch.ones(1, 1, 1, 1, dtype=torch.float64), psi[:, :, :1]))
+    assert tied[0, 0].item() < 0.51
+
+
+def test_what_a_component_predicts_is_its_colour_where_its_mask_is_and_the_prior_elsewhere():
+    psi = torch.tensor([0.9, 0.2, 0.5, 0.0], dtype=torch.float64).reshape(1, 1, 4, 1, 1).repeat(1, 1, 1, 1, 3)
+    psi[..., -1, :, :] = torch.tensor([30.0, -30.0, 0.0])
+    frame = Masked(0.1, 0.2).frame(psi)
+    assert frame.shape == (1, 1, 3, 1, 3)
+    expected = [[0.9, 0.1, 0.5], [0.2, 0.1, 0.15], [0.5, 0.1, 0.3]]
+    np.testing.assert_allclose(frame[0, 0, :, 0].numpy(), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("m_step", ["recurrent", "relational"])
+@pytest.mark.parametrize("gamma_gradient", [False, True])
+def test_the_fast_path_is_the_plain_one(m_step, gamma_gradient):
+    config = replace(CONFIG, m_step=m_step, gamma_gradient=gamma_gradient)
+    x = torch.rand(4, 2, C, H, W, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    results = []
+    for twin in (lambda model: model, accelerate):
+        model = NeuralEM(config, seed=1).double()
+        x_noisy, gamma = model.draw(x, K, randomness.keys(0, torch.arange(2)))
+        out = twin(model).unroll(x, K, x_noisy=x_noisy, gamma=gamma)
+        out.loss.backward()
+        results.append([*(part.detach() for part in out), *(parameter.grad for parameter in model.parameters())])
+    assert results[0][1].shape == (3, 2, K, C, H, W)
+    for ours, theirs in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_components_in_another_order_give_the_same_in_that_order():
+    model = NeuralEM(CONFIG, seed=2).double()
+    x = torch.rand(3, 2, C, H, W, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x_noisy, gamma = model.draw(x, K, randomness.keys(0, torch.arange(2)))
+    order = torch.tensor([2, 0, 1])
+    with torch.no_grad():
+        one = model.unroll(x, K, x_noisy=x_noisy, gamma=gamma)
+        other = model.unroll(x, K, x_noisy=x_noisy, gamma=gamma[:, order])
+    torch.testing.assert_close(other.psi, one.psi[:, :, order])
+    torch.testing.assert_close(other.loss, one.loss)
+
+
+def test_the_ground_does_not_matter_where_the_prior_is_its_median():
+    """All colours moved together: predictions move with them, and nothing else changes."""
+    model = NeuralEM(replace(CONFIG, noise=NoiseConfig("none")), seed=2).double()
+    x = 0.5 * torch.rand(3, 2, C, H, W, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gamma = model.draw(x, K, randomness.keys(0, torch.arange(2)))[1]
+    with torch.no_grad():
+        one, other = (model.unroll(x + shift, K, gamma=gamma) for shift in (0.0, 0.3))
+    torch.testing.assert_close(other.psi, one.psi + 0.3)
+    torch.testing.assert_close(other.gamma, one.gamma)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"m_step": "gradient"}, "model.m_step=gradient is not for model.distribution=masked"),
+        ({"channel_rule": "sum"}, "model.channel_rule=sum is not for model.distribution=masked"),
+    ],
+)
+def test_what_does_not_go_with_masks_is_refused(changes, said):
+    with pytest.raises(NeuralEMError, match=f"^{said}"):
+        replace(CONFIG, window=None, **changes)
