@@ -23,14 +23,17 @@ from neural_em import randomness
 from neural_em.model import ModelConfig, NeuralEM, NoiseConfig
 from neural_em.model.fast import accelerate, kernels, twin
 from neural_em.model.fast.activation import FastActivation
-from neural_em.model.fast.kernels import assignment
+from neural_em.model.fast.gathering import StepMemory
+from neural_em.model.fast.kernels import assignment, window
 from neural_em.model.networks import Activation
+from neural_em.model.window import windowed
 
 COLOUR = ModelConfig(
     channels=3, height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7, distribution="gaussian",
     prior="median", e_step_deviation=0.3, noise=NoiseConfig("masked-uniform", 0.2, shared=True), inter_weight=0.2,
 )  # fmt: skip
 GREY = replace(COLOUR, channels=1, distribution="bernoulli", prior=0.0, noise=NoiseConfig("bit-flips", 0.2))
+MASKED = replace(COLOUR, distribution="masked", window=0.4)
 CASES = {
     "grey": GREY,
     "grey, relational": replace(GREY, m_step="relational"),
@@ -40,8 +43,11 @@ CASES = {
     "colour, through gamma": replace(COLOUR, gamma_gradient=True),
     "colour, background": replace(COLOUR, prior="background"),
     "colour, a number": replace(COLOUR, prior=0.3),
+    "masked, in windows": MASKED,
+    "masked, through gamma": replace(MASKED, gamma_gradient=True, window=None),
+    "grey, in windows": replace(GREY, window=0.4),
 }
-KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage")
+KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "Window")
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +98,8 @@ def assert_equal(config: ModelConfig, **how: Any) -> None:
 def test_they_equal_the_plain_path_in_float64(name: str, used: Counter[str]) -> None:
     assert_equal(CASES[name])
     e_step = name != "colour, background"  # that prior is not for the kernel
-    assert set(used) | {"Assignment"} == set(KERNELS)
+    assert set(used) | {"Assignment", "Window"} == set(KERNELS)
+    assert used["Window"] == 2 * ("windows" in name)
     assert used["Assignment"] == 2 * e_step
     assert used["MaskedDifference"] == 2 - e_step  # the E-step makes the next step's delta
 
@@ -107,6 +114,58 @@ def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> Non
 def test_a_sample_may_be_shared_out_among_programs(name: str, singly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "PROGRAM", 64)
     assert_equal(replace(CASES[name], convolutions=()), singly=singly, B=2, K=3)
+
+
+def masked_step(model: Any, K: int, coming: bool) -> list[torch.Tensor]:
+    """What a model makes of random eta, and the gradient of eta by all of it that has any."""
+    c, made = model.config, torch.Generator().manual_seed(3)
+    x, x_noisy = torch.rand(2, 2, c.channels, c.height, c.width, generator=made).double()
+    eta = torch.randn(2, K, c.channels + 1, c.height, c.width, generator=made).double().requires_grad_()
+    if coming and isinstance(model, twin.FastNeuralEM):
+        model.coming = iter([x_noisy])
+    psi, gamma, info = model.assign(eta, x)
+    out = [psi, gamma, info.total, model.difference(x_noisy, psi, gamma)]
+    loss = sum((torch.randn(part.shape, generator=made).double() * part).sum() for part in out)
+    return [*out, *info, *torch.autograd.grad(loss, eta)]
+
+
+@pytest.mark.parametrize("gamma_gradient", [False, True])
+@pytest.mark.parametrize("coming", [False, True])
+@pytest.mark.parametrize(("C", "K", "size"), [(1, 1, (5, 7)), (3, 2, (7, 5)), (1, 5, (4, 4)), (3, 5, (9, 11))], ids=str)
+def test_masked_pixels(
+    C: int, K: int, size: tuple[int, int], coming: bool, gamma_gradient: bool, used: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(assignment, "PROGRAM", 256)
+    config = replace(MASKED, channels=C, height=size[0], width=size[1], convolutions=(), prior=0.2)
+    model = NeuralEM(replace(config, gamma_gradient=gamma_gradient), seed=2).double()
+    for deviation in (None, torch.tensor(0.2, dtype=torch.float64)):  # the config's, and one that training changes
+        model.deviation = deviation
+        fast, plain = (masked_step(each, K, coming) for each in (accelerate(model), model))
+        torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+    assert used["Assignment"] == 2
+    assert used["MaskedDifference"] == 2 * (not coming)
+
+
+@pytest.mark.parametrize(("C", "size"), [(1, (3, 5)), (4, (7, 6)), (2, (10, 9))], ids=str)
+def test_windows(C: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_BLOCK", 32)  # the larger images are read in parts
+    eta, weight = torch.randn(2, 2, 3, C, *size, generator=torch.Generator().manual_seed(4)).double()
+    results = []
+    for confined in (windowed, lambda eta, share: kernels.Window.apply(eta, share, StepMemory(1))):
+        given = (2 * eta).requires_grad_()
+        out = confined(given, 0.4)
+        results.append([out, *torch.autograd.grad((out * weight).sum(), given)])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("changes", [{"channels": kernels.CHANNELS}, {"prior": "background"}], ids=str)
+def test_masked_pixels_that_are_not_for_the_kernel_stay_on_the_plain_path(
+    changes: dict[str, Any], used: Counter[str]
+) -> None:
+    assert_equal(replace(MASKED, convolutions=(), **changes))
+    assert not used["Assignment"]
+    assert used["Window"] == 2 * ("channels" not in changes)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 32), (20, 30, 30), (32768,)], ids=str)

@@ -74,8 +74,7 @@ class NeuralEM(UnrolledModel):
             raise NeuralEMError("state.prior is missing; begin with the state that `start` gives")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
-        if self.config.window is not None:
-            eta = windowed(eta, self.config.window)
+        eta = self.confine(eta)
         if prior is None:
             psi, gamma, info = self.assign(eta, x_next, losses)
             return State(theta, psi, gamma), info
@@ -91,6 +90,10 @@ class NeuralEM(UnrolledModel):
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The M-step: new theta, and natural parameters eta (B,K,C,H,W), or what else the pixels are made of."""
         return self.m_step(theta, delta)
+
+    def confine(self, eta: Tensor) -> Tensor:
+        """Eta (B,K,C,H,W) in the components' windows, where they have any."""
+        return eta if self.config.window is None else windowed(eta, self.config.window)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""

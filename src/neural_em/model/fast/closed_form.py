@@ -13,21 +13,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neural_em.errors import NeuralEMError
-from neural_em.model.distributions import CLIP, Bernoulli, Gaussian, PixelDistribution
+from neural_em.model.distributions import CLIP, Bernoulli, Gaussian, Masked, PixelDistribution
 from neural_em.model.mixture import EPSILON, e_step, pixel_likelihood, upper_bound
 
 
 def numbers_of(distribution: PixelDistribution, weight: float) -> dict[str, Any] | None:
     """What the gradients depend on, with the weight of the inter-cluster loss; nothing for another distribution."""
-    if type(distribution) is Gaussian:
-        width, constant = distribution.deviation, 0.0
-    elif type(distribution) is Bernoulli:
+    if type(distribution) is Bernoulli:
         p = distribution.prior
-        width, constant = 1.0, sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
-    else:
-        return None
-    gaussian = type(distribution) is Gaussian
-    return {"PRIOR": distribution.prior, "CONSTANT": constant, "WIDTH": width, "WEIGHT": weight, "GAUSSIAN": gaussian}
+        constant = sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
+        return {"PRIOR": p, "WEIGHT": weight, "WIDTH": 1.0, "CONSTANT": constant, "GAUSSIAN": False}
+    if type(distribution) is Gaussian or type(distribution) is Masked:  # the latter in the kernels alone
+        numbers = {"PRIOR": distribution.prior, "WEIGHT": weight, "WIDTH": distribution.deviation}
+        return numbers if type(distribution) is Masked else {**numbers, "CONSTANT": 0.0, "GAUSSIAN": True}
+    return None
 
 
 def covers(x: Tensor, numbers: dict[str, Any], through: bool, channels: str) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
 from neural_em.model.contract import Model
+from neural_em.model.distributions import Masked
 from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
@@ -149,16 +150,27 @@ class FastNeuralEM(NeuralEM):
             delta = self.kernels.Activation.apply(None, rows, "identity", False, *given).view_as(delta)
         return delta
 
+    def confine(self, eta: Tensor) -> Tensor:
+        """Eta in its windows: one kernel each way."""
+        share = self.config.window
+        if share is None or not self.kernels or not self.kernels.fits(whole := eta.to(self.made_of[0])):
+            return super().confine(eta)
+        confined: Tensor = self.kernels.Window.apply(whole, share, self.rows[1])
+        return confined
+
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
-        """E-step and losses: one kernel each way, or their gradient written out."""
+        """E-step and losses: one kernel each way, or, but for masked pixels, their gradient written out."""
         eta, config, distribution = eta.to(x.dtype), self.config, self.distribution
+        through, rule, masked = config.gamma_gradient, config.channel_rule, type(distribution) is Masked
         numbers = closed_form.numbers_of(distribution, config.inter_weight)
-        through, rule = config.gamma_gradient, config.channel_rule
-        if numbers is None or x.requires_grad or not closed_form.covers(x, numbers, through, rule):
+        fused = self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product")
+        covered = numbers and (fused if masked else closed_form.covers(x, numbers, through, rule))
+        if not covered or x.requires_grad:
             return super().assign(eta, x, losses)
-        if self.kernels and self.kernels.fits(eta) and (x.shape[1] == 1 or rule == "product"):
+        if fused:
             coming = next(self.coming, None)
-            *parts, delta = self.kernels.Assignment.apply(eta, x, numbers, through, self.rows, coming)
+            rows = self.rows if config.window is None else (self.rows[0], StepMemory(1))  # the window's goes further
+            *parts, delta = self.kernels.Assignment.apply(eta, x, numbers, through, rows, coming)
             self.made = None if coming is None else (parts[1], delta)
         else:
             parts = closed_form.Assignment.apply(eta, x, distribution, numbers, through, losses, rule)

@@ -9,8 +9,9 @@ from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
+from neural_em.model.fast.kernels.window import Window
 
 __all__ = [
-    "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "fits",
-    "patches", "row_fits", "uniform",
+    "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "Window",
+    "fits", "patches", "row_fits", "uniform",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
+from neural_em.model.fast.kernels.masked import masked_backward, masked_forward
 from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
@@ -25,25 +26,28 @@ CHANNELS = 8  # of a pixel, each written out in the kernels
 
 
 def fits(psi: Tensor) -> bool:
-    """Whether these kernels are made for psi (B,K,C,H,W): few channels, and not too many components."""
-    return psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
+    """Whether these kernels are made for psi or eta (B,K,C,H,W): few channels, and not too many components."""
+    whole = psi.dtype in (torch.float32, torch.float64)
+    return whole and psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
 
 
-def _in_memory(images: Tensor) -> Tensor:
-    """Images (B,K,C,H,W) as the kernels read them."""
-    return images.contiguous() if images.shape[2] == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
+def in_memory(images: Tensor) -> Tensor:
+    """Images (B,K,C,H,W) as the kernels read them, (B,K,H,W,C)."""
+    B, K, C, H, W = images.shape
+    return images.contiguous().view(B, K, H, W, 1) if C == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def _made(images: Tensor, like: Tensor) -> Tensor:
-    """What a kernel filled, as (B,K,C,H,W) like another."""
-    return images if like.shape[2] == 1 else images.permute(0, 1, 4, 2, 3)
+def made(images: Tensor) -> Tensor:
+    """What a kernel filled, (B,K,H,W,C), as (B,K,C,H,W)."""
+    B, K, H, W, C = images.shape
+    return images.view(B, K, 1, H, W) if C == 1 else images.permute(0, 1, 4, 2, 3)
 
 
-def _taken(rows: Any, like: Tensor) -> Tensor:
-    """Memory for a kernel to fill, for images like these (B,K,C,H,W)."""
+def taken(rows: Any, like: Tensor) -> Tensor:
+    """Memory (B,K,H,W,C) for a kernel to fill, for images like these (B,K,C,H,W)."""
     B, K, C, H, W = like.shape
-    taken: Tensor = rows.take((B, K, C, H, W) if C == 1 else (B, K, H, W, C), like)
-    return taken
+    memory: Tensor = rows.take((B, K, H, W, C), like)
+    return memory
 
 
 @triton.jit
@@ -83,12 +87,11 @@ class MaskedDifference(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, psi: Tensor, gamma: Tensor, rows: Any) -> Tensor:
         """Delta (B,K,C,H,W), in the memory that ``rows`` give."""
         B, K, C, H, W = psi.shape
-        delta = _taken(rows, psi)
-        out = _made(delta, psi)
-        x, psi, gamma = x.contiguous(), _in_memory(psi), gamma.contiguous()
+        delta = taken(rows, psi)
+        x, psi, gamma = x.contiguous(), in_memory(psi), gamma.contiguous()
         _difference[(B, K, triton.cdiv(H * W, 1024))](x, psi, gamma, delta, K, H * W, C=C, BLOCK=1024)
         ctx.save_for_backward(x, psi, gamma)
-        return out
+        return made(delta)
 
     @staticmethod
     @once_differentiable
@@ -100,9 +103,9 @@ class MaskedDifference(torch.autograd.Function):
         g_psi = torch.empty_like(psi)
         g_gamma = torch.empty_like(gamma) if wanted else g_psi
         _difference_backward[(B, K, triton.cdiv(H * W, 1024))](
-            _in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024
+            in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024
         )
-        return None, _made(g_psi, gradient), g_gamma if wanted else None, None
+        return None, made(g_psi), g_gamma if wanted else None, None
 
 
 @triton.jit
@@ -246,38 +249,39 @@ class Assignment(torch.autograd.Function):
 
         Args:
             ctx: for the backward pass.
-            eta: natural parameters.
+            eta: natural parameters, or colours and log-odds (B,K,C+1,H,W), of `Masked` pixels.
             x: what they are to explain.
-            numbers: PRIOR, CONSTANT of the divergence, WIDTH of the E-step (a number, or a tensor () that may change
-                between the steps of training), inter-cluster WEIGHT, GAUSSIAN or not.
-            through: let gradients flow through gamma; with several channels, of Gaussian pixels alone.
+            numbers: PRIOR, WIDTH of the E-step (a number, or a tensor () that may change between the steps of
+                training), inter-cluster WEIGHT; but for masked ones CONSTANT of the divergence, GAUSSIAN or not.
+            through: let gradients flow through gamma; with several channels, not of Bernoulli pixels.
             rows: give the memory for delta and for the gradient of eta.
             coming: the noisy frame that the next step reads, for delta; without one there is none.
         """
-        B, K, C, H, W = eta.shape
-        like, L = eta, H * W
-        eta, x = _in_memory(eta), x.contiguous()
-        psi, gamma = torch.empty_like(eta), eta.new_empty(B, K, 1, H, W)
-        delta, coming = (None, None) if coming is None else (_taken(rows[0], like), coming.contiguous())
+        B, K, said, H, W = eta.shape
+        C, L = x.shape[1], H * W
+        eta, x = in_memory(eta), x.contiguous()
+        psi, gamma = eta.new_empty(B, K, H, W, C), eta.new_empty(B, K, 1, H, W)
+        out = made(psi)
+        delta, coming = (None, None) if coming is None else (taken(rows[0], out), coming.contiguous())
         KB = triton.next_power_of_2(K)
-        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
+        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(said))))
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read
         settings = {**numbers, "WIDTH": 1.0 if annealed else numbers["WIDTH"], "ANNEALED": annealed, "C": C}
-        _assignment_forward[(B, sums.shape[1])](
+        kernel = masked_forward if said > C else _assignment_forward
+        kernel[(B, sums.shape[1])](
             eta, x, coming, width, psi, gamma, delta, sums, B, K, L, **settings, COMING=coming is not None, KB=KB,
             BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 512)),
         )  # fmt: skip
-        psi = _made(psi, like)
         sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
         total, watched = sums[0], sums[1:]
-        ctx.save_for_backward(psi, gamma, x, coming)
+        ctx.save_for_backward(made(eta) if said > C else out, gamma, x, coming)
         ctx.set_materialize_grads(False)
         ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows[1], width if annealed else None
         if not through:
             ctx.mark_non_differentiable(gamma)
-        return psi, gamma, total, watched, None if delta is None else _made(delta, like)
+        return out, gamma, total, watched, None if delta is None else made(delta)
 
     @staticmethod
     @once_differentiable
@@ -285,18 +289,19 @@ class Assignment(torch.autograd.Function):
                  g_delta: Tensor | None) -> Any:  # fmt: skip
         """The gradient of eta."""
         refuse_watched(other)
-        psi, gamma, x, coming = ctx.saved_tensors
-        width = psi if ctx.width is None else ctx.width
-        B, K, _, H, W = psi.shape
+        said, gamma, x, coming = ctx.saved_tensors  # psi; of masked pixels, eta
+        width = said if ctx.width is None else ctx.width
+        B, K, C, H, W = said.shape
         KB = triton.next_power_of_2(K)
         BLOCK = max(32, min(256, PROGRAM // KB))
         g_total = g_total.contiguous() if g_total is not None else None
-        g_psi, g_delta = (None if each is None else _in_memory(each) for each in (g_psi, g_delta))
+        g_psi, g_delta = (None if each is None else in_memory(each) for each in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
-        g_eta = _taken(ctx.rows, psi)
-        _assignment_backward[(B, triton.cdiv(H * W, BLOCK))](
-            _in_memory(psi), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
+        g_eta = taken(ctx.rows, said)
+        kernel = masked_backward if x.shape[1] < C else _assignment_backward
+        kernel[(B, triton.cdiv(H * W, BLOCK))](
+            in_memory(said), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
             PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
             COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
         )  # fmt: skip
-        return _made(g_eta, psi), None, None, None, None, None
+        return made(g_eta), None, None, None, None, None
