@@ -116,11 +116,12 @@ def test_a_sample_may_be_shared_out_among_programs(name: str, singly: bool, monk
     assert_equal(replace(CASES[name], convolutions=()), singly=singly, B=2, K=3)
 
 
-def masked_step(model: Any, K: int, coming: bool) -> list[torch.Tensor]:
+def masked_step(model: Any, K: int, coming: bool, spread: float = 1.0) -> list[torch.Tensor]:
     """What a model makes of random eta, and the gradient of eta by all of it that has any."""
     c, made = model.config, torch.Generator().manual_seed(3)
     x, x_noisy = torch.rand(2, 2, c.channels, c.height, c.width, generator=made).double()
-    eta = torch.randn(2, K, c.channels + 1, c.height, c.width, generator=made).double().requires_grad_()
+    eta = spread * torch.randn(2, K, c.channels + 1, c.height, c.width, generator=made).double()
+    eta.requires_grad_()
     if coming and isinstance(model, twin.FastNeuralEM):
         model.coming = iter([x_noisy])
     psi, gamma, info = model.assign(eta, x)
@@ -133,10 +134,9 @@ def masked_step(model: Any, K: int, coming: bool) -> list[torch.Tensor]:
 @pytest.mark.parametrize("coming", [False, True])
 @pytest.mark.parametrize(("C", "K", "size"), [(1, 1, (5, 7)), (3, 2, (7, 5)), (1, 5, (4, 4)), (3, 5, (9, 11))], ids=str)
 def test_masked_pixels(
-    C: int, K: int, size: tuple[int, int], coming: bool, gamma_gradient: bool, used: Counter[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(assignment, "PROGRAM", 256)
+    C: int, K: int, size: tuple[int, int], coming: bool, gamma_gradient: bool, used: Counter[str]
+) -> None:
+    """Of one program, which they do not fill, or of several."""
     config = replace(MASKED, channels=C, height=size[0], width=size[1], convolutions=(), prior=0.2)
     model = NeuralEM(replace(config, gamma_gradient=gamma_gradient), seed=2).double()
     for deviation in (None, torch.tensor(0.2, dtype=torch.float64)):  # the config's, and one that training changes
@@ -145,6 +145,15 @@ def test_masked_pixels(
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
     assert used["Assignment"] == 2
     assert used["MaskedDifference"] == 2 * (not coming)
+
+
+def test_masked_pixels_that_no_component_expects(used: Counter[str]) -> None:
+    """Log-odds and colours in the hundreds, as windows and early training make them."""
+    model = NeuralEM(replace(MASKED, convolutions=(), gamma_gradient=True), seed=2).double()
+    fast, plain = (masked_step(each, 3, True, spread=300.0) for each in (accelerate(model), model))
+    assert all(bool(part.isfinite().all()) for part in fast)
+    torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-9)
+    assert used["Assignment"] == 1
 
 
 @pytest.mark.parametrize(("C", "size"), [(1, (3, 5)), (4, (7, 6)), (2, (10, 9))], ids=str)

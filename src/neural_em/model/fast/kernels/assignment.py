@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
-from neural_em.model.fast.kernels.masked import masked_backward, masked_forward
+from neural_em.model.fast.kernels.masked import masked_backward, masked_block, masked_forward
 from neural_em.model.mixture import EPSILON
 
 _CLIP = tl.constexpr(CLIP)
@@ -48,6 +48,11 @@ def taken(rows: Any, like: Tensor) -> Tensor:
     B, K, C, H, W = like.shape
     memory: Tensor = rows.take((B, K, H, W, C), like)
     return memory
+
+
+def warps(numbers: int, each: int) -> int:
+    """Warps of a program, for so many numbers in each thread."""
+    return max(1, min(16, numbers // (32 * each)))
 
 
 @triton.jit
@@ -264,15 +269,17 @@ class Assignment(torch.autograd.Function):
         out = made(psi)
         delta, coming = (None, None) if coming is None else (taken(rows[0], out), coming.contiguous())
         KB = triton.next_power_of_2(K)
-        BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(said))))
+        kernel, BLOCK, each = masked_forward, masked_block(KB), 1  # numbers of a thread
+        if said == C:
+            BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
+            kernel, each = _assignment_forward, 16
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read
         settings = {**numbers, "WIDTH": 1.0 if annealed else numbers["WIDTH"], "ANNEALED": annealed, "C": C}
-        kernel = masked_forward if said > C else _assignment_forward
         kernel[(B, sums.shape[1])](
             eta, x, coming, width, psi, gamma, delta, sums, B, K, L, **settings, COMING=coming is not None, KB=KB,
-            BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 512)),
+            BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each),
         )  # fmt: skip
         sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
         total, watched = sums[0], sums[1:]
@@ -293,15 +300,16 @@ class Assignment(torch.autograd.Function):
         width = said if ctx.width is None else ctx.width
         B, K, C, H, W = said.shape
         KB = triton.next_power_of_2(K)
-        BLOCK = max(32, min(256, PROGRAM // KB))
+        kernel, BLOCK, each = masked_backward, masked_block(KB), 1
+        if C == x.shape[1]:
+            kernel, BLOCK, each = _assignment_backward, max(32, min(256, PROGRAM // KB)), 8
         g_total = g_total.contiguous() if g_total is not None else None
         g_psi, g_delta = (None if each is None else in_memory(each) for each in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
         g_eta = taken(ctx.rows, said)
-        kernel = masked_backward if x.shape[1] < C else _assignment_backward
         kernel[(B, triton.cdiv(H * W, BLOCK))](
             in_memory(said), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
             PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
-            COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=max(1, min(16, KB * BLOCK // 256)),
+            COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each),
         )  # fmt: skip
         return made(g_eta), None, None, None, None, None

@@ -13,6 +13,11 @@ from neural_em.model.mixture import EPSILON
 _E_STEP = tl.constexpr(EPSILON)
 
 
+def masked_block(components: int) -> int:
+    """Pixels of a program: few, so that a thread has one number of each kind, and nothing to move to another."""
+    return max(8, 256 // components)
+
+
 @triton.jit
 def _sigmoid(z):
     """Sigmoid of z, and log(1 + exp(-|z|))."""

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.kernels.assignment import in_memory, made, taken
+from neural_em.model.fast.kernels.assignment import in_memory, made, taken, warps
 from neural_em.model.window import EDGE
 
 _EDGE = tl.constexpr(EDGE)
@@ -80,7 +80,7 @@ def _settings(eta: Tensor, narrow: float) -> dict[str, Any]:
     """Settings of both kernels for eta (B,K,H,W,C)."""
     _, _, H, W, C = eta.shape
     BLOCK = min(_BLOCK, triton.next_power_of_2(H * W))
-    return {"H": H, "W": W, "NARROW": narrow, "C": C, "BLOCK": BLOCK, "num_warps": max(1, min(8, BLOCK // 256))}
+    return {"H": H, "W": W, "NARROW": narrow, "C": C, "BLOCK": BLOCK, "num_warps": warps(BLOCK, 4)}
 
 
 class Window(torch.autograd.Function):
