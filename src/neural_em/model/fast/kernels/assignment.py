@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
+from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
 from neural_em.model.fast.kernels.masked import masked_backward, masked_block, masked_forward
 from neural_em.model.mixture import EPSILON
 
@@ -29,30 +30,6 @@ def fits(psi: Tensor) -> bool:
     """Whether these kernels are made for psi or eta (B,K,C,H,W): few channels, and not too many components."""
     whole = psi.dtype in (torch.float32, torch.float64)
     return whole and psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
-
-
-def in_memory(images: Tensor) -> Tensor:
-    """Images (B,K,C,H,W) as the kernels read them, (B,K,H,W,C)."""
-    B, K, C, H, W = images.shape
-    return images.contiguous().view(B, K, H, W, 1) if C == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
-
-
-def made(images: Tensor) -> Tensor:
-    """What a kernel filled, (B,K,H,W,C), as (B,K,C,H,W)."""
-    B, K, H, W, C = images.shape
-    return images.view(B, K, 1, H, W) if C == 1 else images.permute(0, 1, 4, 2, 3)
-
-
-def taken(rows: Any, like: Tensor) -> Tensor:
-    """Memory (B,K,H,W,C) for a kernel to fill, for images like these (B,K,C,H,W)."""
-    B, K, C, H, W = like.shape
-    memory: Tensor = rows.take((B, K, H, W, C), like)
-    return memory
-
-
-def warps(numbers: int, each: int) -> int:
-    """Warps of a program, for so many numbers in each thread."""
-    return max(1, min(16, numbers // (32 * each)))
 
 
 @triton.jit
@@ -269,7 +246,7 @@ class Assignment(torch.autograd.Function):
         out = made(psi)
         delta, coming = (None, None) if coming is None else (taken(rows[0], out), coming.contiguous())
         KB = triton.next_power_of_2(K)
-        kernel, BLOCK, each = masked_forward, masked_block(KB), 1  # numbers of a thread
+        kernel, BLOCK, each = masked_forward, masked_block(KB, L), 1  # numbers of a thread
         if said == C:
             BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
             kernel, each = _assignment_forward, 16
@@ -300,11 +277,11 @@ class Assignment(torch.autograd.Function):
         width = said if ctx.width is None else ctx.width
         B, K, C, H, W = said.shape
         KB = triton.next_power_of_2(K)
-        kernel, BLOCK, each = masked_backward, masked_block(KB), 1
-        if C == x.shape[1]:
+        kernel, BLOCK, each = masked_backward, masked_block(KB, H * W), 1
+        if x.shape[1] == C:
             kernel, BLOCK, each = _assignment_backward, max(32, min(256, PROGRAM // KB)), 8
         g_total = g_total.contiguous() if g_total is not None else None
-        g_psi, g_delta = (None if each is None else in_memory(each) for each in (g_psi, g_delta))
+        g_psi, g_delta = (None if part is None else in_memory(part) for part in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
         g_eta = taken(ctx.rows, said)
         kernel[(B, triton.cdiv(H * W, BLOCK))](

@@ -13,9 +13,9 @@ from neural_em.model.mixture import EPSILON
 _E_STEP = tl.constexpr(EPSILON)
 
 
-def masked_block(components: int) -> int:
-    """Pixels of a program: few, so that a thread has one number of each kind, and nothing to move to another."""
-    return max(8, 256 // components)
+def masked_block(components: int, pixels: int) -> int:
+    """Pixels of a program: few, so that a thread has one number of each kind; a sample has at most 65,535 programs."""
+    return max(8, 256 // components, triton.next_power_of_2(pixels) >> 15)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.kernels.assignment import in_memory, made, taken, warps
+from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
 from neural_em.model.window import EDGE
 
 _EDGE = tl.constexpr(EDGE)

@@ -1,0 +1,31 @@
+"""How images lie in memory for the kernels: all channels of a pixel together, as convolutions read and write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def in_memory(images: Tensor) -> Tensor:
+    """Images (B,K,C,H,W) as the kernels read them, (B,K,H,W,C)."""
+    B, K, C, H, W = images.shape
+    return images.contiguous().view(B, K, H, W, 1) if C == 1 else images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def made(images: Tensor) -> Tensor:
+    """What a kernel filled, (B,K,H,W,C), as (B,K,C,H,W)."""
+    B, K, H, W, C = images.shape
+    return images.view(B, K, 1, H, W) if C == 1 else images.permute(0, 1, 4, 2, 3)
+
+
+def taken(rows: Any, like: Tensor) -> Tensor:
+    """Memory (B,K,H,W,C) for a kernel to fill, for images like these (B,K,C,H,W)."""
+    B, K, C, H, W = like.shape
+    memory: Tensor = rows.take((B, K, H, W, C), like)
+    return memory
+
+
+def warps(numbers: int, each: int) -> int:
+    """Warps of a program, for so many numbers in each thread."""
+    return max(1, min(16, numbers // (32 * each)))
