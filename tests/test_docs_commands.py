@@ -70,6 +70,7 @@ def test_every_preset_and_its_numbers() -> None:
             "convolutions": convolutions,
             "fully connected": str(network.hidden or "none"),
             "pixels": network.distribution.capitalize(),
+            "window": f"{network.window:g}" if network.window else "none",
             "noise": f"{kind}, {network.noise.probability:g}",
             "loss": steps,
             "gradient through gamma": "yes" if network.gamma_gradient else "no",
