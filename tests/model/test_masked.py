@@ -16,7 +16,7 @@ from neural_em import ModelConfig, NeuralEM, NeuralEMError, randomness
 from neural_em.model import NoiseConfig
 from neural_em.model.distributions import Bernoulli, Gaussian, Masked
 from neural_em.model.fast import accelerate
-from neural_em.model.mixture import e_step, inter_loss, intra_loss, pixel_likelihood
+from neural_em.model.mixture import e_step, inter_loss, intra_loss, pixel_likelihood, upper_bound
 
 C, H, W, K = 3, 6, 5, 3
 CONFIG = ModelConfig(
@@ -38,8 +38,9 @@ def test_a_pixel_is_the_objects_or_the_grounds():
     constant = C * math.log(s * math.sqrt(2 * math.pi))
     found = Masked(prior, s).log_probability(x, psi)
     np.testing.assert_allclose(found[:, :, 0].numpy(), expected + constant, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(Masked(prior, s).kl_from_prior(psi).numpy(), -Masked(prior, s).log_probability(
-        torch.full((2, 1, C, H, W), prior, dtype=torch.float64), psi).numpy())  # fmt: skip
+    at_prior = norm.logpdf(prior, psi[:, :, :-1].numpy(), s).sum(axis=2) + constant  # the ground's own is then 0
+    kl = -logsumexp([np.log(m) + at_prior, np.log(1 - m)], axis=0)
+    np.testing.assert_allclose(Masked(prior, s).kl_from_prior(psi)[:, :, 0].numpy(), kl, rtol=1e-12, atol=1e-12)
 
 
 def test_white_objects_on_black_are_binary_pixels():
@@ -112,6 +113,38 @@ def test_the_ground_does_not_matter_where_the_prior_is_its_median():
         one, other = (model.unroll(x + shift, K, gamma=gamma) for shift in (0.0, 0.3))
     torch.testing.assert_close(other.psi, one.psi + 0.3)
     torch.testing.assert_close(other.gamma, one.gamma)
+
+
+def test_the_error_counts_the_component_farthest_from_the_ground():
+    """A dark object on a bright ground: the largest psi would be that of the component that predicts nothing."""
+    x, psi = torch.full((1, 1, 1, 1), 0.2), torch.tensor([0.3, 0.8]).reshape(1, 2, 1, 1, 1)
+    assert upper_bound(Gaussian(), x, psi).item() == pytest.approx(0.5 * 0.6**2)
+    ground = torch.full((1, 1, 1, 1), 0.8)
+    assert upper_bound(Gaussian(), x, psi, prior=ground).item() == pytest.approx(0.5 * 0.1**2)
+
+
+@pytest.mark.parametrize("prior", [0.0, "median", "background"])
+@pytest.mark.parametrize(("channels", "components"), [(1, 1), (1, 2), (3, 4)])
+def test_rollouts_with_any_prior_and_any_number_of_channels_and_components(prior, channels, components):
+    model = NeuralEM(replace(CONFIG, prior=prior, channels=channels), seed=1)
+    x = torch.rand(3, 2, channels, H, W, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        state = model.start(x[0], components, generator=torch.Generator().manual_seed(1))
+        for t in range(2):
+            state, info = model.step(state, x[t], x[t + 1])
+        for step in model.rollout(state, 3, generator=torch.Generator().manual_seed(2)):
+            assert bool(torch.isfinite(step.state.psi).all())
+            torch.testing.assert_close(step.state.gamma.sum(dim=1), torch.ones(2, 1, H, W))
+    assert info.upper_bound.shape == (2,)
+
+
+def test_without_a_frame_the_component_that_predicts_a_pixel_keeps_it():
+    """Two components with the same object add up to more than either says; the empty one must not get a third of it."""
+    model = NeuralEM(replace(CONFIG, prior=0.0, channels=1, e_step_deviation=0.05, window=None), seed=1)
+    state = model.start(torch.zeros(1, 1, H, W), 3)
+    psi = torch.stack([torch.full((1, 1, H, W), value) for value in (0.9, 0.8, 0.0)], dim=1)
+    gamma = model.reassign(state._replace(psi=psi)).gamma
+    assert gamma[0, 2].max().item() < 1e-3
 
 
 @pytest.mark.parametrize(

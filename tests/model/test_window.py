@@ -85,6 +85,11 @@ def test_a_model_with_a_window_predicts_compact_things_and_without_it_as_before(
     torch.testing.assert_close(wide, none)
 
 
+def test_the_gradient_step_knows_no_window():
+    with pytest.raises(NeuralEMError, match=r"^model\.window is not for model\.m_step=gradient"):
+        ModelConfig(window=0.3, m_step="gradient")
+
+
 @pytest.mark.parametrize(
     "changes", [{"distribution": "gaussian"}, {"channels": 3}, {"prior": 0.2}], ids=lambda each: "".join(each)
 )

@@ -17,24 +17,25 @@ from neural_em.training import TrainingConfig, fit, order
 from neural_em.training.step import TrainingStep
 
 
-def gaussian(tiny: Any, deviation: float = 0.1) -> NeuralEM:
+def gaussian(tiny: Any, deviation: float = 0.1, distribution: str = "gaussian") -> NeuralEM:
     noise = NoiseConfig("masked-uniform", 0.2)
-    config = replace(tiny.model, distribution="gaussian", noise=noise, prior="median", e_step_deviation=deviation)
+    config = replace(tiny.model, distribution=distribution, noise=noise, prior="median", e_step_deviation=deviation)
     return NeuralEM(config, seed=3)
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "masked"])
 @pytest.mark.parametrize("engine", ["plain", "fast"])
-def test_it_shrinks_by_the_same_factor_and_then_stays(tiny: Any, engine: Any) -> None:
+def test_it_shrinks_by_the_same_factor_and_then_stays(tiny: Any, engine: Any, distribution: str) -> None:
     """Three epochs of four steps: 0.8 to 0.1 in the first two is 0.8 * 0.125 ** (step / 8), and 0.1 from there on."""
     config = replace(tiny.config, first_deviation=0.8, deviation_epochs=2, engine=engine)
-    ours = fit(gaussian(tiny), tiny.training, config).model
-    model, step = gaussian(tiny), 0
+    ours = fit(gaussian(tiny, distribution=distribution), tiny.training, config).model
+    model, step = gaussian(tiny, distribution=distribution), 0
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     best, kept = float("inf"), {}
     for epoch in range(3):
         total = 0.0
         for indices, keys in zip(*order.plan(0, epoch, len(tiny.training), 8), strict=True):
-            network = gaussian(tiny, 0.8 * 0.125 ** min(step / 8, 1))
+            network = gaussian(tiny, 0.8 * 0.125 ** min(step / 8, 1), distribution)
             network.load_state_dict(model.state_dict())
             x = tiny.training.batch(indices).frames
             x_noisy, gamma = network.draw(x, 2, keys)

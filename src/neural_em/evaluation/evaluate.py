@@ -190,7 +190,7 @@ def _evaluate_start(
         certain.append(confidence(gamma, None if groups is None else groups[t]))
         assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
         if met is not None and step.x_next is not None:
-            error = upper_bound(pixels, step.x_next, step.state.psi, met[t].unsqueeze(1), step.state.prior)
+            error = upper_bound(pixels, step.x_next, step.state.psi, met[t].unsqueeze(1))
             relational.append(error.where(met[t].flatten(1).any(dim=1), torch.nan))  # frames without a collision: none
         if not step.rollout:
             last = step.x_next

@@ -133,7 +133,7 @@ class ModelConfig(BaseConfig):
         prior: mean of the pixel prior that components predict where they own nothing: a number; unless they are binary,
             also ``median``, each channel's median over the first frame, or ``background``, a learned image, for a
             camera that stands still. The networks then put out what is added to it.
-        e_step_deviation: standard deviation of the Gaussian in the E-step.
+        e_step_deviation: standard deviation of the Gaussian in the E-step, and of masked pixels in the loss too.
         channel_rule: likelihood of a pixel: the ``product`` over its channels, or the authors' ``sum``.
         normalize_input: normalise each component's input over its pixels to zero mean and unit deviation (the gradient
             step then no longer follows the gradient of Q).
@@ -194,6 +194,8 @@ class ModelConfig(BaseConfig):
             raise NeuralEMError(
                 "model.window is for model.distribution=masked, or for bernoulli with one channel and model.prior=0"
             )
+        if self.window is not None and self.m_step == "gradient":
+            raise NeuralEMError("model.window is not for model.m_step=gradient, whose step would not know of it")
         DISTRIBUTIONS[self.distribution](self)
         own = own_fields(M_STEPS[self.m_step])
         for m_step, cls in M_STEPS.items():

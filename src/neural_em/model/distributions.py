@@ -23,7 +23,7 @@ ON = 0.1  # in a rollout a binary pixel is 1 where some component gives it more 
 
 
 class PixelDistribution(Protocol):
-    """What the mixture needs to know about its pixels; all functions but `together` are elementwise."""
+    """What the mixture needs to know about its pixels; all functions but `together` are elementwise (see `Masked`)."""
 
     def mean(self, eta: Tensor) -> Tensor:
         """Psi, from what the network puts out."""
@@ -118,7 +118,8 @@ class Masked:
     """Coloured objects: a component says where its object is, and which colour it has there.
 
     Here psi has one channel more than a frame, the log-odds that the object covers the pixel. Where it does, the pixel
-    is Gaussian around its colour, and elsewhere around the prior. All functions but `frame` give one number a pixel.
+    is Gaussian around its colour, and elsewhere around the prior. Likelihood, log-probability and KL are one number a
+    pixel; `frame_likelihood`, `rounded` and `together` are of frames, without a mask.
     """
 
     prior: float = 0.0
@@ -141,6 +142,11 @@ class Masked:
         log = self.log_probability(x, psi)
         return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
 
+    def frame_likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
+        """The same (B,K,1,H,W) of frames x (B,C,H,W) that psi (B,K,C,H,W) predict."""
+        log = (x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2)
+        return torch.exp(log - log.amax(dim=1, keepdim=True))
+
     def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
         """Log of the mixture of object and ground, without the Gaussians' constant."""
         covered, colour = psi[..., -1:, :, :], psi[..., :-1, :, :]
@@ -153,7 +159,6 @@ class Masked:
         return -self.log_probability(torch.full_like(psi[..., :-1, :, :], self.prior), psi)
 
     def rounded(self, psi: Tensor) -> Tensor:
-        """As of frames, which is what both of these are for."""
         return self.frames.rounded(psi)
 
     def together(self, psi: Tensor) -> Tensor:

@@ -115,7 +115,10 @@ class NeuralEM(UnrolledModel):
     def reassign(self, state: State) -> State:
         """The state after an E-step on the frame that its own psi make together, for want of a real one."""
         psi = state.psi if state.prior is None else state.psi - state.prior.unsqueeze(1)
-        distribution = of_frames(self.distribution)
+        distribution = self.distribution
         x = distribution.together(psi)
-        likelihood = mixture.pixel_likelihood(distribution, x, psi, self.config.channel_rule)
+        if isinstance(distribution, Masked):
+            likelihood = distribution.frame_likelihood(x, psi)
+        else:
+            likelihood = mixture.pixel_likelihood(distribution, x, psi, self.config.channel_rule)
         return state._replace(gamma=mixture.e_step(likelihood))

@@ -49,7 +49,7 @@ def upper_bound(
 ) -> Tensor:
     """Next-step prediction error (B,) with psi = max over k, which no E-step has touched; of some pixels (B,1,H,W).
 
-    With a prior (B,C,H,W) of the image's own, objects may be darker than it: there psi is the farthest from it.
+    With a prior (B,C,H,W) psi is the farthest from it instead: objects in colour may be darker than their ground.
     """
     if prior is None:
         most = psi.amax(dim=1)

@@ -81,7 +81,9 @@ class SequenceReport:
         """The frames by name, (T,H,W,3) each; where the input is known, that and the prediction too."""
         if self.inputs is None:
             return {"input": to_rgb(self.frames)}
-        shown = {"input": self.inputs, "what happened": self.frames, "prediction": self.psi.max(axis=1)}
+        colour = self.psi.shape[2] == 3  # on a ground of any colour the brightest component need not be the right one
+        prediction = (self.gamma[:, :, None] * self.psi).sum(axis=1) if colour else self.psi.max(axis=1)
+        shown = {"input": self.inputs, "what happened": self.frames, "prediction": prediction}
         return {name: to_rgb(strip) for name, strip in shown.items()}
 
     def assignment_rgb(self) -> Pixels:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from neural_em.model import Model
 from neural_em.model.distributions import of_frames
-from neural_em.model.mixture import pixel_likelihood
 
 
 class Step(NamedTuple):
@@ -30,10 +29,9 @@ def prior_of(model: Model, step: Step) -> Any:
 def background(model: Model, x: Tensor, step: Step) -> Tensor:
     """Where (H,W) the prior explains the frame at least as well as each component does."""
     with torch.inference_mode():
-        every = torch.cat([torch.zeros_like(step.psi[:1]) + prior_of(model, step), step.psi]).unsqueeze(0)
-        frames = of_frames(model.distribution)
-        likelihood = pixel_likelihood(frames, x.unsqueeze(0), every, model.config.channel_rule)[0, :, 0]
-        return likelihood[0] >= likelihood[1:].amax(dim=0)
+        every = torch.cat([torch.zeros_like(step.psi[:1]) + prior_of(model, step), step.psi])
+        log = of_frames(model.distribution).log_probability(x, every).sum(dim=1)  # products of densities would vanish
+        return log[0] >= log[1:].amax(dim=0)
 
 
 def explained(x: Tensor, psi: Tensor, prior: Any) -> Tensor:
