@@ -55,7 +55,7 @@ def main() -> dict[str, Any]:
         result: dict[str, Any] = {"device": device.type, "product peak TFLOP/s": peak / 1e12,
                                   "copy bandwidth TB/s": bandwidth / 1e12, "rows": rows}  # fmt: skip
         if device.type == "cuda":
-            small = [name for name in CASES if "sprites" not in name]  # five of those would need 96 GiB
+            small = [name for name in CASES if "sprites" not in name]  # five of those fit into few GPUs
             result["several seeds at once"] = [seeds_at_once(name, device) for name in small]
             result["an epoch"] = [epoch_and_steps(name, (), device) for name in ("static-shapes", "flying-shapes")]
     return result
