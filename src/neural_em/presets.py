@@ -121,10 +121,11 @@ _STAGES = (
 )
 
 _BALLS = Experiment(
-    "bouncing-balls", network("bouncing-balls"), DataConfig("bouncing-balls"), TrainingConfig(components=5, steps=30)
-)
+    "bouncing-balls", replace(network("bouncing-balls"), window=0.2), DataConfig("bouncing-balls"),
+    TrainingConfig(components=5, steps=30, learning_rate=0.0005, epochs=10, patience=None, schedule="cosine"),
+)  # fmt: skip
 _COLOUR = TrainingConfig(components=5, epochs=15, patience=None, schedule="cosine")
-_WITHOUT_RELATIONS = replace(network("bouncing-balls"), m_step="recurrent")
+_WITHOUT_RELATIONS = replace(network("bouncing-balls"), window=0.2, m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
     TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
@@ -166,7 +167,8 @@ PRESETS: dict[str, Experiment] = {
     "bouncing-balls": _BALLS,
     "bouncing-balls-rnn-em": replace(_BALLS, name="bouncing-balls-rnn-em", model=_WITHOUT_RELATIONS),
     "bouncing-balls-rnn": replace(
-        _BALLS, name="bouncing-balls-rnn", model=_WITHOUT_RELATIONS, training=replace(_BALLS.training, components=1)
+        _BALLS, name="bouncing-balls-rnn", model=replace(_WITHOUT_RELATIONS, window=None),  # it holds all balls
+        training=replace(_BALLS.training, components=1),
     ),
     "coloured-shapes": Experiment(
         "coloured-shapes", network("coloured-shapes"), DataConfig("coloured-shapes", ground="colour"), _COLOUR

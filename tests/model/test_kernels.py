@@ -44,6 +44,8 @@ CASES = {
     "colour, background": replace(COLOUR, prior="background"),
     "colour, a number": replace(COLOUR, prior=0.3),
     "masked, in windows": MASKED,
+    "masked, of one colour, in windows": replace(MASKED, one_colour=True),
+    "masked, of one colour": replace(MASKED, one_colour=True, window=None),
     "masked, through gamma": replace(MASKED, gamma_gradient=True, window=None),
     "grey, in windows": replace(GREY, window=0.4),
 }

@@ -17,6 +17,7 @@ from neural_em.model import NoiseConfig
 from neural_em.model.distributions import Bernoulli, Gaussian, Masked
 from neural_em.model.fast import accelerate
 from neural_em.model.mixture import e_step, inter_loss, intra_loss, pixel_likelihood, upper_bound
+from neural_em.model.window import one_coloured
 
 C, H, W, K = 3, 6, 5, 3
 CONFIG = ModelConfig(
@@ -75,10 +76,30 @@ def test_what_a_component_predicts_is_its_colour_where_its_mask_is_and_the_prior
     np.testing.assert_allclose(frame[0, 0, :, 0].numpy(), expected, atol=1e-9)
 
 
+def test_one_colour_is_the_mean_of_the_networks_and_the_masks_stay():
+    eta = drawn(2, K, C + 1, H, W)
+    found = one_coloured(eta)
+    np.testing.assert_array_equal(found[:, :, -1].numpy(), eta[:, :, -1].numpy())
+    expected = eta[:, :, :-1].numpy().mean(axis=(-2, -1), keepdims=True)
+    np.testing.assert_allclose(found[:, :, :-1].numpy(), np.broadcast_to(expected, (2, K, C, H, W)), rtol=1e-12)
+
+
+def test_a_model_of_one_colour_predicts_shades_of_one():
+    """Away from the prior all pixels of a component lie on a line, from the ground's colour to its own."""
+    model = NeuralEM(replace(CONFIG, one_colour=True, noise=NoiseConfig("none")), seed=2).double()
+    x = torch.rand(3, 2, C, H, W, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        state = model.start(x[0], K, generator=torch.Generator().manual_seed(1))
+        state, _ = model.step(state, x[0], x[1])
+    added = (state.psi - state.prior.unsqueeze(1)).flatten(3)  # (B,K,C,pixels)
+    assert torch.linalg.matrix_rank(added, rtol=1e-9).unique().tolist() == [1]
+
+
 @pytest.mark.parametrize("m_step", ["recurrent", "relational"])
 @pytest.mark.parametrize("gamma_gradient", [False, True])
-def test_the_fast_path_is_the_plain_one(m_step, gamma_gradient):
-    config = replace(CONFIG, m_step=m_step, gamma_gradient=gamma_gradient)
+@pytest.mark.parametrize("one_colour", [False, True])
+def test_the_fast_path_is_the_plain_one(m_step, gamma_gradient, one_colour):
+    config = replace(CONFIG, m_step=m_step, gamma_gradient=gamma_gradient, one_colour=one_colour)
     x = torch.rand(4, 2, C, H, W, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     results = []
     for twin in (lambda model: model, accelerate):
@@ -157,3 +178,8 @@ def test_without_a_frame_the_component_that_predicts_a_pixel_keeps_it():
 def test_what_does_not_go_with_masks_is_refused(changes, said):
     with pytest.raises(NeuralEMError, match=f"^{said}"):
         replace(CONFIG, window=None, **changes)
+
+
+def test_one_colour_is_for_masks():
+    with pytest.raises(NeuralEMError, match=r"^model\.one_colour=true is for model\.distribution=masked"):
+        ModelConfig(distribution="gaussian", one_colour=True)

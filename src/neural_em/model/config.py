@@ -142,6 +142,7 @@ class ModelConfig(BaseConfig):
         window: radius of the window outside which a component predicts nothing, as a share of the frame's shorter side;
             ``None``: there is none. It lies where the component's own prediction does, and keeps it from holding two
             objects that are apart.
+        one_colour: of masked pixels: a component has a single colour, the mean of what the network puts out.
     """
 
     m_step: str = "recurrent"
@@ -159,10 +160,11 @@ class ModelConfig(BaseConfig):
     gamma_gradient: bool = False
     inter_weight: float = 1.0
     window: float | None = None
+    one_colour: bool = False
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "theta_size": integer(1, MAX_SIZE),
-        **dict.fromkeys(("attention", "layer_norm", "normalize_input", "gamma_gradient"), flag),
+        **dict.fromkeys(("attention", "layer_norm", "normalize_input", "gamma_gradient", "one_colour"), flag),
         "hidden": integer(0, MAX_SIZE),
         "convolutions": _convolutions,
         "m_step": choice(M_STEPS),
@@ -194,6 +196,8 @@ class ModelConfig(BaseConfig):
             raise NeuralEMError(
                 "model.window is for model.distribution=masked, or for bernoulli with one channel and model.prior=0"
             )
+        if self.one_colour and not masked:
+            raise NeuralEMError("model.one_colour=true is for model.distribution=masked")
         if self.window is not None and self.m_step == "gradient":
             raise NeuralEMError("model.window is not for model.m_step=gradient, whose step would not know of it")
         DISTRIBUTIONS[self.distribution](self)

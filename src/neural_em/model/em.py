@@ -18,7 +18,7 @@ from neural_em.model.distributions import Masked, PixelDistribution, of_frames
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.unrolled import Info, State, Unrolled, UnrolledModel
-from neural_em.model.window import windowed
+from neural_em.model.window import one_coloured, windowed
 
 __all__ = ["Info", "NeuralEM", "State", "Unrolled"]
 
@@ -92,8 +92,14 @@ class NeuralEM(UnrolledModel):
         return self.m_step(theta, delta)
 
     def confine(self, eta: Tensor) -> Tensor:
-        """Eta (B,K,C,H,W) in the components' windows, where they have any."""
-        return eta if self.config.window is None else windowed(eta, self.config.window)
+        """Eta (B,K,C,H,W) of one colour and in the components' windows, where the config wants it."""
+        if self.config.one_colour:
+            eta = one_coloured(eta)
+        return eta if self.config.window is None else self.windowed(eta, self.config.window)
+
+    def windowed(self, eta: Tensor, share: float) -> Tensor:
+        """Eta in windows whose radius is a share of the frame's shorter side."""
+        return windowed(eta, share)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""

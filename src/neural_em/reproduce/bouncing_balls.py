@@ -7,7 +7,7 @@ results are bars without numbers, so the page compares the models with each othe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from neural_em.experiments.evaluation import Evaluation
@@ -22,13 +22,17 @@ from neural_em.reproduce.results_page import TOY, commands, figures, joined, pro
 from neural_em.reproduce.work import Reproduction
 
 WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that follow, and half of these
+SEQUENCES = 2_000  # of the test set
 FOUR, MORE, CURTAIN = "4 balls", "6 to 8 balls", "curtain"
 _FREE = frozenset({"data.train_size", "training.learning_rate", "training.schedule"})
 
 
+_AS_TRAINED = Evaluation(steps=WITH_INPUT, rollout=AHEAD, size=SEQUENCES)
+
+
 def _balls(preset: str, components: int | None) -> Training:
-    more = Evaluation(6, components, WITH_INPUT, changes=("data.most_objects=8",), rollout=AHEAD)
-    return Training(preset, preset, {}, {FOUR: Evaluation(steps=WITH_INPUT, rollout=AHEAD), MORE: more}, _FREE)
+    more = replace(_AS_TRAINED, objects=6, components=components, changes=("data.most_objects=8",))
+    return Training(preset, preset, {}, {FOUR: _AS_TRAINED, MORE: more}, _FREE)
 
 
 TRAININGS: dict[str, Training] = {
@@ -37,7 +41,7 @@ TRAININGS: dict[str, Training] = {
         _balls("bouncing-balls", 8),
         _balls("bouncing-balls-rnn-em", 8),
         _balls("bouncing-balls-rnn", None),
-        Training("curtain", "curtain", {}, {CURTAIN: Evaluation(steps=WITH_INPUT, rollout=AHEAD)}, _FREE),
+        Training("curtain", "curtain", {}, {CURTAIN: _AS_TRAINED}, _FREE),
     )
 }
 GROUPS: dict[str, tuple[str, ...]] = {"relational": tuple(TRAININGS)}

@@ -150,11 +150,10 @@ class FastNeuralEM(NeuralEM):
             delta = self.kernels.Activation.apply(None, rows, "identity", False, *given).view_as(delta)
         return delta
 
-    def confine(self, eta: Tensor) -> Tensor:
+    def windowed(self, eta: Tensor, share: float) -> Tensor:
         """Eta in its windows: one kernel each way."""
-        share = self.config.window
-        if share is None or not self.kernels or not self.kernels.fits(whole := eta.to(self.made_of[0])):
-            return super().confine(eta)
+        if not self.kernels or not self.kernels.fits(whole := eta.to(self.made_of[0])):
+            return super().windowed(eta, share)
         confined: Tensor = self.kernels.Window.apply(whole, share, self.rows[1])
         return confined
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
-from neural_em.model.window import EDGE
+from neural_em.model.window import EDGE, PULL
 
-_EDGE = tl.constexpr(EDGE)
+_EDGE, _SLOPE = tl.constexpr(EDGE), tl.constexpr(4.0 * EDGE * PULL)
 _BLOCK = 2048  # pixels that a program reads at once
 
 
@@ -63,8 +63,8 @@ def _window_backward(gradient, eta, centres, out, H, W, NARROW: tl.constexpr, C:
         distance = ((rows - y) * (rows - y) + (columns - x) * (columns - x)) * NARROW
         slope = tl.load(gradient + (n * L + i) * C + C - 1, mask=i < L, other=0.0) * distance
         down, across = down + slope * (rows - y), across + slope * (columns - x)
-    by_y = tl.sum(down, axis=0) * (4.0 * _EDGE * NARROW) / mass  # what a weight does to the centre is shared by all
-    by_x = tl.sum(across, axis=0) * (4.0 * _EDGE * NARROW) / mass
+    by_y = tl.sum(down, axis=0) * (_SLOPE * NARROW) / mass  # what a weight does to the centre is shared by all
+    by_x = tl.sum(across, axis=0) * (_SLOPE * NARROW) / mass
     for start in range(0, L, BLOCK):
         i = start + tl.arange(0, BLOCK)
         rows, columns = _places(i, eta, H, W)
