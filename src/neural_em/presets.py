@@ -121,11 +121,11 @@ _STAGES = (
 )
 
 _BALLS = Experiment(
-    "bouncing-balls", replace(network("bouncing-balls"), window=0.2), DataConfig("bouncing-balls"),
+    "bouncing-balls", replace(network("bouncing-balls"), window=0.24), DataConfig("bouncing-balls"),
     TrainingConfig(components=5, steps=30, learning_rate=0.0005, epochs=10, patience=None, schedule="cosine"),
 )  # fmt: skip
 _COLOUR = TrainingConfig(components=5, epochs=15, patience=None, schedule="cosine")
-_WITHOUT_RELATIONS = replace(network("bouncing-balls"), window=0.2, m_step="recurrent")
+_WITHOUT_RELATIONS = replace(network("bouncing-balls"), window=0.24, m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
     TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
@@ -177,7 +177,10 @@ PRESETS: dict[str, Experiment] = {
         "coloured-digits", network("coloured-digits"), DataConfig("coloured-digits", ground="colour"),
         replace(_COLOUR, components=3, learning_rate=0.0005),
     ),
-    "tetrominoes": Experiment("tetrominoes", network("tetrominoes"), DataConfig("tetrominoes"), _COLOUR),
+    "tetrominoes": Experiment(
+        "tetrominoes", network("tetrominoes"), DataConfig("tetrominoes"),
+        replace(_COLOUR, components=3, epochs=2, first_deviation=0.5, deviation_epochs=1),
+    ),
     "sprites": Experiment(
         "sprites", network("sprites"), DataConfig("sprites", ground="colour"), _COLOUR
     ),

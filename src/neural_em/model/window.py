@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 EDGE = 5.0  # log-odds that a pixel on the window's edge loses
-PULL = 0.1  # of the gradient through the window's centre; all of it makes training unsteady, none of it slow
 
 
 def windowed(eta: Tensor, share: float) -> Tensor:
     """Eta (B,K,C,H,W) whose last channel, log-odds, falls with the fourth power of the distance from their own centre.
 
     The centre is the mean place of the pixels, each by the square of its probability; the middle of the frame counts as
-    one more pixel, and is the centre of a component that predicts nothing. A tenth of the gradient goes through it.
+    one more pixel, and is the centre of a component that predicts nothing.
 
     Args:
         eta: what a component would predict.
@@ -26,7 +25,6 @@ def windowed(eta: Tensor, share: float) -> Tensor:
     rows = rows.unsqueeze(1)
     mass = weight.sum(dim=(-2, -1), keepdim=True) + 1
     y, x = ((weight * place).sum(dim=(-2, -1), keepdim=True) / mass for place in (rows, columns))
-    y, x = (centre.detach() + PULL * (centre - centre.detach()) for centre in (y, x))
     distance = ((rows - y).square() + (columns - x).square()) / (share * min(H, W)) ** 2
     odds = (odds - EDGE * distance.square()).to(eta.dtype)
     return odds if eta.shape[2] == 1 else torch.cat([eta[:, :, :-1], odds], dim=2)

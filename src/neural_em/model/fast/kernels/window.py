@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
-from neural_em.model.window import EDGE, PULL
+from neural_em.model.window import EDGE
 
-_EDGE, _SLOPE = tl.constexpr(EDGE), tl.constexpr(4.0 * EDGE * PULL)
+_EDGE, _SLOPE = tl.constexpr(EDGE), tl.constexpr(4.0 * EDGE)
 _BLOCK = 2048  # pixels that a program reads at once
 
 
