@@ -124,7 +124,7 @@ _BALLS = Experiment(
     "bouncing-balls", replace(network("bouncing-balls"), window=0.24), DataConfig("bouncing-balls"),
     TrainingConfig(components=5, steps=30, learning_rate=0.0005, epochs=10, patience=None, schedule="cosine"),
 )  # fmt: skip
-_COLOUR = TrainingConfig(components=5, epochs=15, patience=None, schedule="cosine")
+_COLOUR = TrainingConfig(components=5, epochs=4, patience=None, schedule="cosine")
 _WITHOUT_RELATIONS = replace(network("bouncing-balls"), window=0.24, m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
@@ -182,7 +182,7 @@ PRESETS: dict[str, Experiment] = {
         replace(_COLOUR, components=3, epochs=2, first_deviation=0.5, deviation_epochs=1),
     ),
     "sprites": Experiment(
-        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), _COLOUR
+        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), replace(_COLOUR, epochs=3, steps=12)
     ),
     "objects": Experiment(
         "objects", replace(network("flying-shapes"), height=32, width=32),

@@ -233,9 +233,9 @@ PRESETS: dict[str, ModelConfig] = {
     "coloured-shapes": _COLOUR,
     "coloured-digits": replace(_COLOUR, height=24, width=24, convolutions=(32, 64, 128), window=0.4),
     "tetrominoes": replace(
-        _COLOUR, height=35, width=35, theta_size=64, window=0.5, one_colour=True, e_step_deviation=0.2
+        _COLOUR, height=35, width=35, theta_size=64, window=None, one_colour=True, e_step_deviation=0.2
     ),
-    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128), window=0.3),
+    "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128), window=0.25),
 }  # fmt: skip
 """The four networks of the paper's appendix, that of the relational model (R-NEM), and ours for colour."""
 
