@@ -31,11 +31,13 @@ CASES = {  # name: preset, settings, target in seconds on a GPU and on two CPU c
     "static shapes, K = 4": ("static-shapes", [], 0.002, 0.19),
     "static shapes, N-EM, K = 4": ("static-shapes-nem", [], None, None),
     "flying digits, K = 2": ("flying-mnist", [], 0.008, None),
-    "bouncing balls, R-NEM, K = 5": ("bouncing-balls", [], None, None),
-    "bouncing balls, RNN-EM, K = 5": ("bouncing-balls-rnn-em", [], None, None),
+    "bouncing balls, R-NEM, K = 5": ("bouncing-balls", ["model.window=null"], None, None),
+    "bouncing balls, R-NEM, K = 5, in windows": ("bouncing-balls", [], None, None),
+    "bouncing balls, RNN-EM, K = 5": ("bouncing-balls-rnn-em", ["model.window=null"], None, None),
     "coloured shapes, K = 5": ("coloured-shapes", [], None, None),
     "coloured shapes, Gaussian pixels, K = 4": ("coloured-shapes", [*GAUSSIAN, "training.components=4"], None, None),
-    "sprites, Gaussian pixels, K = 5": ("sprites", GAUSSIAN, None, None),
+    "sprites, K = 5": ("sprites", ["training.steps=20"], None, None),
+    "sprites, Gaussian pixels, K = 5": ("sprites", [*GAUSSIAN, "training.steps=20"], None, None),
 }
 PLAIN, BF16, DETERMINISTIC = ["training.engine=plain"], ["training.precision=bf16"], ["training.deterministic=true"]
 DIGITS_STAND_IN = ["data.kind=flying-shapes", "data.height=24", "data.width=24", "data.objects=2"]  # needs no MNIST

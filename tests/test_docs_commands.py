@@ -54,7 +54,7 @@ def test_every_preset_and_its_numbers() -> None:
         elif line.startswith("|") and "---" not in line:
             name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
             table[name] = table.get(name, {}) | dict(zip(header, cells, strict=True))
-    networks = {name: network for name, network in NETWORKS.items() if name in PRESETS}
+    networks = {name: PRESETS[name].model for name in NETWORKS if name in PRESETS}
     assert set(table["M-step"]) == set(networks)
     for name, network in networks.items():
         shown = {row: cells[name] for row, cells in table.items()}

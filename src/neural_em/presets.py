@@ -204,7 +204,7 @@ ABOUT: dict[str, str] = {
     "static-shapes-quick": "not the paper's: a model that groups after minutes on a laptop; the tutorial trains it",
     "flying-shapes-plus": "not the paper's: flying-shapes with a learning rate that falls to zero over 40 epochs",
     "flying-mnist-plus": "not the paper's: flying-mnist-staged with a fourth stage, whose learning rate falls to zero",
-    "bouncing-balls": "R-NEM, its authors' next paper: components that see each other, on four bouncing balls",
+    "bouncing-balls": "R-NEM, its authors' next paper, in windows: components that see each other, on four balls",
     "bouncing-balls-rnn-em": "the same without seeing each other: RNN-EM",
     "bouncing-balls-rnn": "the same with a single component: a recurrent network",
     "coloured-shapes": "RNN-EM on three moving shapes of any colour that hide each other, on a ground of any colour",

@@ -14,7 +14,7 @@ from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
 
 PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist")
-BEYOND = ("bouncing-balls", "coloured-shapes", "coloured-gaussian", "sprites", "balls-in-windows")
+BEYOND = ("bouncing-balls", "coloured-shapes", "coloured-gaussian", "sprites", "tetrominoes", "balls-in-windows")
 
 
 def network(name):

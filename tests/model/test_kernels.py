@@ -47,6 +47,7 @@ CASES = {
     "masked, of one colour, in windows": replace(MASKED, one_colour=True),
     "masked, of one colour": replace(MASKED, one_colour=True, window=None),
     "masked, through gamma": replace(MASKED, gamma_gradient=True, window=None),
+    "masked, in windows, through gamma": replace(MASKED, gamma_gradient=True),
     "grey, in windows": replace(GREY, window=0.4),
 }
 KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "Window")
@@ -106,7 +107,7 @@ def test_they_equal_the_plain_path_in_float64(name: str, used: Counter[str]) -> 
     assert used["MaskedDifference"] == 2 - e_step  # the E-step makes the next step's delta
 
 
-@pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma"])
+@pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma", "masked, of one colour, in windows"])
 def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> None:
     assert_equal(CASES[name], singly=True)
     assert used["MaskedDifference"] == 2

@@ -36,6 +36,9 @@ CONFIGS = {
         SMALL, channels=3, distribution="gaussian", noise=NoiseConfig("masked-uniform", 0.2), normalize_input=True
     ),
     "median": replace(SMALL, channels=3, distribution="gaussian", e_step_deviation=0.5, prior="median"),
+    "masked": replace(
+        SMALL, channels=3, distribution="masked", e_step_deviation=0.5, prior="median", window=0.4, one_colour=True
+    ),
     "background": replace(SMALL, distribution="gaussian", e_step_deviation=0.5, prior="background"),
 }  # fmt: skip
 STEPS = 2

@@ -25,8 +25,6 @@ WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that foll
 SEQUENCES = 2_000  # of the test set
 FOUR, MORE, CURTAIN = "4 balls", "6 to 8 balls", "curtain"
 _FREE = frozenset({"data.train_size", "training.learning_rate", "training.schedule"})
-
-
 _AS_TRAINED = Evaluation(steps=WITH_INPUT, rollout=AHEAD, size=SEQUENCES)
 
 
@@ -54,7 +52,8 @@ without that (RNN-EM) and a single component (RNN). Means ± standard deviation 
 alone. A model reads {given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary cross
 entropy of the next frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts the
 pixels of balls that have just met, in frames where some have. Lower is better. ARI is scored on the pixels of exactly
-one ball; 1 is perfect. The authors' paper shows bars and gives no numbers.
+one ball; 1 is perfect. The authors' paper shows bars and gives no numbers. Components have windows, theirs do
+not; the RNN, which holds all balls, has none.
 """
 _ROLLOUT = """\
 BCE by step without input: the models read their own predictions, the baseline expects that nothing moves any more.

@@ -154,7 +154,8 @@ class FastNeuralEM(NeuralEM):
         """Eta in its windows: one kernel each way."""
         if not self.kernels or not self.kernels.fits(whole := eta.to(self.made_of[0])):
             return super().windowed(eta, share)
-        confined: Tensor = self.kernels.Window.apply(whole, share, self.rows[1])
+        rows = StepMemory(1) if self.config.one_colour else self.rows[1]  # one colour makes the network's gradient
+        confined: Tensor = self.kernels.Window.apply(whole, share, rows)
         return confined
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
@@ -168,7 +169,8 @@ class FastNeuralEM(NeuralEM):
             return super().assign(eta, x, losses)
         if fused:
             coming = next(self.coming, None)
-            rows = self.rows if config.window is None else (self.rows[0], StepMemory(1))  # the window's goes further
+            plain = config.window is None and not config.one_colour  # else eta is not what the network puts out
+            rows = self.rows if plain else (self.rows[0], StepMemory(1))
             *parts, delta = self.kernels.Assignment.apply(eta, x, numbers, through, rows, coming)
             self.made = None if coming is None else (parts[1], delta)
         else:

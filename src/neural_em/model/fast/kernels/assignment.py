@@ -27,7 +27,7 @@ CHANNELS = 8  # of a pixel, each written out in the kernels
 
 
 def fits(psi: Tensor) -> bool:
-    """Whether these kernels are made for psi or eta (B,K,C,H,W): few channels, and not too many components."""
+    """Whether these kernels are made for psi or eta (B,K,C,H,W): not in half precision, few channels and components."""
     whole = psi.dtype in (torch.float32, torch.float64)
     return whole and psi.shape[2] <= CHANNELS and psi.shape[1] <= COMPONENTS
 
@@ -239,7 +239,7 @@ class Assignment(torch.autograd.Function):
             rows: give the memory for delta and for the gradient of eta.
             coming: the noisy frame that the next step reads, for delta; without one there is none.
         """
-        B, K, said, H, W = eta.shape
+        B, K, outputs, H, W = eta.shape
         C, L = x.shape[1], H * W
         eta, x = in_memory(eta), x.contiguous()
         psi, gamma = eta.new_empty(B, K, H, W, C), eta.new_empty(B, K, 1, H, W)
@@ -247,7 +247,7 @@ class Assignment(torch.autograd.Function):
         delta, coming = (None, None) if coming is None else (taken(rows[0], out), coming.contiguous())
         KB = triton.next_power_of_2(K)
         kernel, BLOCK, each = masked_forward, masked_block(KB, L), 1  # numbers of a thread
-        if said == C:
+        if outputs == C:
             BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
             kernel, each = _assignment_forward, 16
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
@@ -260,7 +260,7 @@ class Assignment(torch.autograd.Function):
         )  # fmt: skip
         sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
         total, watched = sums[0], sums[1:]
-        ctx.save_for_backward(made(eta) if said > C else out, gamma, x, coming)
+        ctx.save_for_backward(made(eta) if outputs > C else out, gamma, x, coming)
         ctx.set_materialize_grads(False)
         ctx.settings, ctx.through, ctx.rows, ctx.width = settings, through, rows[1], width if annealed else None
         if not through:
@@ -273,19 +273,19 @@ class Assignment(torch.autograd.Function):
                  g_delta: Tensor | None) -> Any:  # fmt: skip
         """The gradient of eta."""
         refuse_watched(other)
-        said, gamma, x, coming = ctx.saved_tensors  # psi; of masked pixels, eta
-        width = said if ctx.width is None else ctx.width
-        B, K, C, H, W = said.shape
+        kept, gamma, x, coming = ctx.saved_tensors  # psi; of masked pixels, eta
+        width = kept if ctx.width is None else ctx.width
+        B, K, outputs, H, W = kept.shape
         KB = triton.next_power_of_2(K)
         kernel, BLOCK, each = masked_backward, masked_block(KB, H * W), 1
-        if x.shape[1] == C:
+        if x.shape[1] == outputs:
             kernel, BLOCK, each = _assignment_backward, max(32, min(256, PROGRAM // KB)), 8
         g_total = g_total.contiguous() if g_total is not None else None
         g_psi, g_delta = (None if part is None else in_memory(part) for part in (g_psi, g_delta))
         g_gamma = g_gamma.contiguous() if g_gamma is not None and ctx.through else None
-        g_eta = taken(ctx.rows, said)
+        g_eta = taken(ctx.rows, kept)
         kernel[(B, triton.cdiv(H * W, BLOCK))](
-            in_memory(said), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
+            in_memory(kept), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
             PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
             COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each),
         )  # fmt: skip
