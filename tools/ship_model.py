@@ -2,7 +2,7 @@
 
     python tools/ship_model.py RUN --name flying-shapes --about "one line"
 
-The scores are those of the run's own evaluation on the whole test set (``nem evaluate RUN`` first).
+The scores are those of one of the run's own evaluations, ``test`` unless named: ``nem evaluate RUN`` first.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--name", required=True)
     parser.add_argument("--about", required=True)
+    parser.add_argument("--evaluation", default="test", help="its file in evaluations/, such as test-size2000")
     parser.add_argument("--command", help="what makes such a run, where the recorded command did more than that")
     options = parser.parse_args()
     experiment, *_ = read_experiment(options.run)
-    evaluation = json.loads((options.run / "evaluations" / "test.json").read_text())
+    evaluation = json.loads((options.run / "evaluations" / f"{options.evaluation}.json").read_text())
     last = max(options.run.glob("stage-*"), default=options.run)  # of a run in stages, where the weights are from
     start = json.loads((last / "environment.json").read_text())["starts"][0]
     summary = json.loads((options.run / "summary.json").read_text())
