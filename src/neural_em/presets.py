@@ -120,12 +120,13 @@ _STAGES = (
     ("data.digits=null", "training.learning_rate=0.0005"),
 )
 
+_IN_WINDOWS = replace(network("bouncing-balls"), window=0.24)
 _BALLS = Experiment(
-    "bouncing-balls", replace(network("bouncing-balls"), window=0.24), DataConfig("bouncing-balls"),
+    "bouncing-balls", _IN_WINDOWS, DataConfig("bouncing-balls"),
     TrainingConfig(components=5, steps=30, learning_rate=0.0005, epochs=10, patience=None, schedule="cosine"),
 )  # fmt: skip
 _COLOUR = TrainingConfig(components=5, epochs=4, patience=None, schedule="cosine")
-_WITHOUT_RELATIONS = replace(network("bouncing-balls"), window=0.24, m_step="recurrent")
+_WITHOUT_RELATIONS = replace(_IN_WINDOWS, m_step="recurrent")
 _TAGGER = Experiment(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
     TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
