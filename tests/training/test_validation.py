@@ -153,10 +153,28 @@ def test_uniform_assignments_are_reported() -> None:
 @pytest.mark.parametrize(("components", "limit"), [(2, 0.55), (3, 0.4), (4, 0.325), (5, 0.28)])
 def test_how_sure_is_no_longer_uniform(components: int, limit: float) -> None:
     """Sure of a tenth of the way from 1/K to 1 is enough, be it by a thousandth."""
-    for confidence, failure in ((limit - 0.001, "uniform"), (limit + 0.001, "")):
-        gamma = torch.full((2, components, 1, 10, 10), (1 - confidence) / (components - 1))
-        gamma[:, 0, :, :4], gamma[:, 1, :, 4:] = confidence, confidence  # each group its component, if barely
-        assert _binding(gamma, _groups()) == failure
+    for confidence, uniform in ((limit - 0.001, True), (limit + 0.001, False)):
+        assert (_binding(_barely(confidence, components), _groups()) == "uniform") == uniform
+
+
+def _barely(confidence: float, components: int) -> Tensor:
+    """Each group its component, with so much of each pixel; the others have equal parts of the rest."""
+    gamma = torch.full((2, components, 1, 10, 10), (1 - confidence) / (components - 1))
+    gamma[:, 0, :, :4], gamma[:, 1, :, 4:] = confidence, confidence
+    return gamma
+
+
+def test_pixels_that_all_go_the_same_way_are_reported() -> None:
+    """Sure or not, two groups in the same parts are not told apart; the limit is worked out for three components.
+
+    There, with sureness c, the largest share is (1 + c) / 4, and (c - share) / (1 - share) = (3c - 1) / (3 - c).
+    """
+    gamma = torch.full((2, 3, 1, 10, 10), 0.05)
+    gamma[:, 0] = 0.9
+    assert _binding(gamma, _groups()) == "alike"
+    limit = 1.33 / 3.11
+    assert _binding(_barely(limit - 0.001, 3), _groups()) == "alike"
+    assert _binding(_barely(limit + 0.001, 3), _groups()) == ""
 
 
 def test_one_component_or_one_object_is_no_failure() -> None:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from neural_em.data import Dataset
 
 _LARGEST_BATCH = 500
-ONE_COMPONENT, UNIFORM = "one component", "uniform"
+ONE_COMPONENT, UNIFORM, ALIKE = "one component", "uniform", "alike"
 USUAL_STEPS = 500  # of the recorded runs that came to bind, all did so by then (results/curves and the ablations)
 BINDING_FAILURES = {
     ONE_COMPONENT: "one component explains more than 95 % of the scored pixels",
     UNIFORM: "the assignments of the scored pixels stay nearly uniform",
+    ALIKE: "all scored pixels of an image go to the components in nearly the same parts",
 }
+TELLS_APART = 0.11  # no epoch of the recorded runs that was below it had an AMI above 0.4
 
 
 class Validation(NamedTuple):
@@ -47,7 +49,9 @@ class Validation(NamedTuple):
             return ""
         if self.confidence < 1 / components + 0.1 * (1 - 1 / components):
             return UNIFORM
-        return ONE_COMPONENT if self.largest_share > 0.95 else ""
+        if self.largest_share > 0.95:
+            return ONE_COMPONENT
+        return ALIKE if self.confidence - self.largest_share < TELLS_APART * (1 - self.largest_share) else ""
 
     def numbers(self, components: int) -> dict[str, Any]:
         """All of it under the names of a `Row`."""
