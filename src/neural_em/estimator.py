@@ -63,8 +63,8 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
 
     Args:
         n_components: K.
-        preset: the network: ``flying-shapes``, ``flying-mnist``, ``static-shapes``, ``static-shapes-nem``, or a
-            model config. It is built for the size of the frames that `fit` sees.
+        preset: the network, a key of `neural_em.model.config.PRESETS` such as ``flying-mnist``, or a model config.
+            It is built for the size of the frames that `fit` sees.
         steps: EM steps on an image, or on a sequence's first frame; ``None``: the preset's number, or one.
         n_init: random starts of each sample when predicting; the one with the lowest loss is kept.
         max_epochs: of training, at most.

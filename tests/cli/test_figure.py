@@ -141,10 +141,28 @@ def test_what_cannot_be_drawn_is_one_line(refused: Run, trained: Path, options: 
     assert words in refused("figure", trained / "seed-0", *options, "--device", "cpu")
 
 
+def test_figures_and_pages_of_other_data_than_the_runs_own(
+    run_nem: Run, refused: Run, trained: Path, tmp_path: Path
+) -> None:
+    """Shapes that stand still make another picture than those that fly. A field that cannot be changed is named."""
+    still = ["--set", "data.velocities=[0]", "--device", "cpu"]
+    page = tmp_path / "page.html"
+    assert run_nem("report", trained / "seed-0", *still, "--size", 4, "--out", page).status == 0
+    assert page.stat().st_size > 10_000
+    ended = run_nem("figure", trained / "seed-0", *still, "--pick", 0, "--out", tmp_path)
+    assert ended.status == 0, ended.errors
+    usual = run_nem("figure", trained / "seed-0", "--pick", 0, "--out", tmp_path, "--device", "cpu")
+    assert usual.status == 0, usual.errors
+    first, second = (picture(Path(each.out.split()[0])) for each in (ended, usual))
+    assert first.shape == second.shape
+    assert not np.array_equal(first, second)
+    assert "data.kind" in refused("figure", trained / "seed-0", "--set", "data.kind=sprites", "--device", "cpu")
+
+
 def test_curves_need_groups_and_errors_need_objects(run_nem: Run, refused: Run, hand_made: Run) -> None:
     run = hand_made(groups="none")
     assert "true groups" in refused("figure", run.folder, "--kind", "curve", "--steps", 3, "--device", "cpu")
-    assert "generated shapes" in refused("figure", run.folder, "--kind", "bce", "--device", "cpu")
+    assert "black-and-white shapes" in refused("figure", run.folder, "--kind", "bce", "--device", "cpu")
     assert "metrics.csv" in refused("figure", run.folder, "--kind", "learning", "--device", "cpu")
     # without groups the loss tells which is best
     assert run_nem("figure", run.folder, "--pick", "best", "--device", "cpu").status == 0

@@ -37,14 +37,7 @@ def evaluate(
     device: options.Device = "auto",
     weights: options.Weights = "best",
     preset: options.Preset = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Any other field of generated data, such as data.threshold=0.25; may be repeated.",
-        ),
-    ] = None,
+    changes: options.Changes = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run folder")
     ] = None,

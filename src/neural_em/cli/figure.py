@@ -52,6 +52,7 @@ def figure(
     device: options.Device = "auto",
     weights: options.Weights = "best",
     preset: options.Preset = None,
+    changes: options.Changes = None,
 ) -> None:
     """Draw the paper's figures from trained runs, as PNG and PDF.
 
@@ -65,7 +66,7 @@ def figure(
         raise NeuralEMError(f"--{animations[0]} writes more files; give --out a folder, not the file {out}")
     evaluation = Evaluation(
         objects, components, steps, split, static, options.text(data), options.text(masks), size=size, seed=seed,
-        rollout=rollout,
+        changes=tuple(changes or ()), rollout=rollout,
     )  # fmt: skip
     found = _found(runs, weights, preset)
     for each in kind or ():
@@ -105,6 +106,7 @@ def report(
     device: options.Device = "auto",
     weights: options.Weights = "best",
     preset: options.Preset = None,
+    changes: options.Changes = None,
 ) -> None:
     """Write one HTML page about runs, with sequences to step through.
 
@@ -117,7 +119,7 @@ def report(
 
     evaluation = Evaluation(
         objects, components, steps, split, static, options.text(data), options.text(masks), size=size, seed=seed,
-        rollout=rollout,
+        changes=tuple(changes or ()), rollout=rollout,
     )  # fmt: skip
     found = _found(runs, weights, preset)
     with options.progress_bar() as progress:

@@ -27,6 +27,14 @@ Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, 
 Rollout = Annotated[int, typer.Option(help="Extra steps without input, on the model's own predictions.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
 Size = Annotated[int | None, typer.Option(help="Sequences to score.", show_default="an earlier evaluation's, or 500")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Any other field of generated data, such as data.most_objects=6; may be repeated.",
+    ),
+]
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 

@@ -197,7 +197,7 @@ def _bce(subject: Subject) -> list[Drawing]:
         objects = getattr(subject.evaluation.data_config(run), "objects", None)
         components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
-            raise NeuralEMError(f"{run.name}: errors by number of objects need a run on generated shapes")
+            raise NeuralEMError(f"{run.name}: errors by number of objects are for runs on black-and-white shapes")
         result = scores(subject.evaluator, run, subject.evaluation, subject.size)
         error = result.last_step["upper_bound"].mean
         if error is not None:
