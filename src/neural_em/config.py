@@ -6,8 +6,6 @@ name. A class may say two things of itself: ``from_older`` what the values of an
 which of its fields may differ between two starts of one run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

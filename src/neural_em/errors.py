@@ -1,7 +1,5 @@
 """The one error class that users of the package have to know, and the checks of single values that raise it."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import reprlib

@@ -3,8 +3,6 @@
 Numbers come out as Python's own, whatever came in: they can be written, and equal configs are equal.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping

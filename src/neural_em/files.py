@@ -1,7 +1,5 @@
 """Files: written whole or not at all, found, compared, and refused in words where they cannot be read."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib

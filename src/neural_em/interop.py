@@ -4,8 +4,6 @@ Their layout is channels last: convolutions (4,4,in,out), dense weights in x out
 [input; state] x units. Names are matched by their endings and their order in the network.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ key are SplitMix64's stream from it, computed with integer tensor operations, so
 nor the process or device that holds it, changes what is drawn for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What the model's callers may get wrong about arrays: types, shapes and values, each refused by its name."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which model each config is built as."""
 
-from __future__ import annotations
-
 from neural_em.errors import refuse
 from neural_em.model.config import MODELS, BaseConfig, ModelConfig
 from neural_em.model.em import NeuralEM

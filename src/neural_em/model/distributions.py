@@ -5,8 +5,6 @@ d log P(x | psi) / d eta = x - psi, which is what the M-step climbs. Another one
 `DISTRIBUTIONS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Images inside are (N,C,H,W) with N = B*K, in channels-last memory; they are flattened as (H,W,C), the authors' order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

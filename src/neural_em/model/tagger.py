@@ -5,8 +5,6 @@ image and how z would have to change, and puts out a new z and a new m. Here z i
 its sigmoid. P is the number of values in an image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise

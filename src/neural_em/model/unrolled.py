@@ -3,8 +3,6 @@
 Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,H,W).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 

@@ -1,7 +1,5 @@
 """What confines a component to one object: a window, for an object is in one place, and one colour."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Both take any number of samples and components (PyTorch's at least two). The ONN
 it is the step's graph inside a loop, with the same weights. PyTorch's is made for a fixed number of steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Folders that appear whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Trained models: those shipped inside the package, by name, and those of runs and files, by path."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One model, one safetensors file: the weights as tensors, the config as JSON in the header."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

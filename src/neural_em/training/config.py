@@ -1,7 +1,5 @@
 """How a model is trained; the defaults are the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

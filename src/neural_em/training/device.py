@@ -1,7 +1,5 @@
 """Where training runs and in which precision."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

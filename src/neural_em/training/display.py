@@ -1,7 +1,5 @@
 """What a user sees of training: bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import time

@@ -3,8 +3,6 @@
 The first process reads and writes the run folder; what the others need from there is handed to them here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

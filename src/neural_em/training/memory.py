@@ -1,7 +1,5 @@
 """How much memory a training step takes, without taking it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

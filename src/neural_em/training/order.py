@@ -4,8 +4,6 @@ There is no random state to carry or to save: an epoch's order is a permutation 
 of a sample are drawn from a key that belongs to the sample in that epoch, whichever process holds it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Gradients of sequences whose activations do not fit into memory: a few steps at a time."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Reasons to stop that come from outside: Ctrl-C, a signal from the system, the time that was given."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

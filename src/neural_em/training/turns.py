@@ -1,7 +1,5 @@
 """Several runs in one process, one step of each in turn; on a GPU each on a stream of its own, so that they overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 
 import torch

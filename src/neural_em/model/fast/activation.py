@@ -1,7 +1,5 @@
 """The fast twin of layer norm and non-linearity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The fast twins of the convolutions in `networks.py`: the same numbers, on the same parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

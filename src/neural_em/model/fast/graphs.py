@@ -1,7 +1,5 @@
 """A single step as a CUDA graph: frame by frame it is not the GPU that takes the time but starting its kernels."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ What is not known here, by its very class, computes what it does without it: a l
 a layer with hooks, another M-step, another pixel distribution, another model.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import warnings

@@ -3,8 +3,6 @@
 Frames x are (B,C,H,W) in memory; psi, eta, delta and their gradients (B,K,H,W,C), as convolutions read and write them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ Both are one linear map and its transpose: small pixel (i,j) meets the patch of 
 convolution, reaches 5x5.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

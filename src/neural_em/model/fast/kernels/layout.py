@@ -1,7 +1,5 @@
 """How images lie in memory for the kernels: all channels of a pixel together, as convolutions read and write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

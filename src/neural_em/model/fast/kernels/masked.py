@@ -3,8 +3,6 @@
 Each pixel of eta (B,K,H,W,C+1) is a colour and the log-odds that the object covers it.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

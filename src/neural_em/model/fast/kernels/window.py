@@ -1,7 +1,5 @@
 """The window of log-odds: one kernel each way, a program for each image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
