@@ -14,9 +14,9 @@ from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
 if TYPE_CHECKING:
-    from neural_em.model.contract import Model
+    from neural_em.model import Model
 
-MODELS: dict[type[BaseConfig], Callable[[Any, int], Model]] = {}  # filled in `contract.py`
+MODELS: dict[type[BaseConfig], Callable[[Any, int], Model]] = {}  # filled where the models are known
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
 PRIORS = ("median", "background")  # of the image itself; else a number
@@ -65,6 +65,11 @@ class BaseConfig(Checked):
     loss_steps: Literal["every", "last", "mean"] | tuple[float, ...] = field(default="every", kw_only=True)
     steps: int = field(default=20, kw_only=True)
 
+    # what a kind of model may let its config choose
+    distribution: ClassVar[str] = "bernoulli"
+    prior: ClassVar[float | str] = 0.0
+    channel_rule: ClassVar[str] = "product"
+
     GROUP: ClassVar[str] = "model."
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **dict.fromkeys(("channels", "height", "width", "steps"), integer(1, MAX_SIZE)),
@@ -94,21 +99,6 @@ class BaseConfig(Checked):
     def theta_size(self) -> int:
         """Size M of each component's vector."""
         raise NotImplementedError
-
-    @property
-    def distribution(self) -> str:
-        """Of the pixels: a name in `DISTRIBUTIONS`."""
-        return "bernoulli"
-
-    @property
-    def prior(self) -> float | str:
-        """What components predict where there is nothing."""
-        return 0.0
-
-    @property
-    def channel_rule(self) -> str:
-        """How the likelihoods of a pixel's channels are put together."""
-        return "product"
 
     @property
     def batch_matters(self) -> bool:
@@ -152,10 +142,10 @@ class ModelConfig(BaseConfig):
     convolutions: tuple[int, ...] = (32, 64)
     hidden: int = 512
     layer_norm: bool = True
-    distribution: str = "bernoulli"
-    prior: float | Literal["median", "background"] = 0.0
+    distribution: str = "bernoulli"  # type: ignore[misc]
+    prior: float | Literal["median", "background"] = 0.0  # type: ignore[misc]
     e_step_deviation: float = 0.25
-    channel_rule: str = "product"
+    channel_rule: str = "product"  # type: ignore[misc]
     normalize_input: bool = False
     gamma_gradient: bool = False
     inter_weight: float = 1.0
@@ -208,20 +198,18 @@ class ModelConfig(BaseConfig):
                     raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
 
+_STATIC = ModelConfig(
+    theta_size=250, convolutions=(), hidden=0, layer_norm=False, noise=NoiseConfig("bit-flips", 0.1),
+    gamma_gradient=True, loss_steps="last", steps=15,
+)  # fmt: skip
 _COLOUR = ModelConfig(
     channels=3, theta_size=250, distribution="masked", prior="median", e_step_deviation=0.1, window=0.28,
     noise=NoiseConfig("masked-uniform", 0.2, shared=True),
 )  # fmt: skip
 
 PRESETS: dict[str, ModelConfig] = {
-    "static-shapes": ModelConfig(
-        theta_size=250, convolutions=(), hidden=0, layer_norm=False, noise=NoiseConfig("bit-flips", 0.1),
-        gamma_gradient=True, loss_steps="last", steps=15,
-    ),
-    "static-shapes-nem": ModelConfig(
-        m_step="gradient", theta_size=250, convolutions=(), hidden=0, layer_norm=False,
-        noise=NoiseConfig("bit-flips", 0.1), gamma_gradient=True, loss_steps="last", steps=15,
-    ),
+    "static-shapes": _STATIC,
+    "static-shapes-nem": replace(_STATIC, m_step="gradient"),
     "flying-shapes": ModelConfig(),
     "flying-mnist": ModelConfig(
         height=24, width=24, theta_size=250, convolutions=(32, 64, 128), distribution="gaussian",

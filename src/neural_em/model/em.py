@@ -72,7 +72,10 @@ class NeuralEM(UnrolledModel):
             raise NeuralEMError("state.prior is missing; begin with the state that `start` gives")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
-        eta = self.confine(eta)
+        if self.config.one_colour:
+            eta = one_coloured(eta)
+        if self.config.window is not None:
+            eta = self.windowed(eta, self.config.window)
         if prior is None:
             psi, gamma, info = self.assign(eta, x_next, losses)
             return State(theta, psi, gamma), info
@@ -88,12 +91,6 @@ class NeuralEM(UnrolledModel):
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The M-step: new theta, and natural parameters eta (B,K,C,H,W), or what else the pixels are made of."""
         return self.m_step(theta, delta)
-
-    def confine(self, eta: Tensor) -> Tensor:
-        """Eta (B,K,C,H,W) of one colour and in the components' windows, where the config wants it."""
-        if self.config.one_colour:
-            eta = one_coloured(eta)
-        return eta if self.config.window is None else self.windowed(eta, self.config.window)
 
     def windowed(self, eta: Tensor, share: float) -> Tensor:
         """Eta in windows whose radius is a share of the frame's shorter side."""

@@ -145,10 +145,10 @@ class UnrolledModel(nn.Module):
         if check:
             check_values("x_noisy", x_noisy)
             check_values("gamma", state.gamma, slack=1e-5)  # a share may have been rounded up
-        return self.run(state, x, x_noisy, weights, None if watch else self.weighted_steps(T))
+        return self.run(state, x, x_noisy, weights, None if watch else self.loss_weights(T))
 
     def run(
-        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
         """The loop itself, from any state, unchecked: T steps and their losses.
 
@@ -157,7 +157,8 @@ class UnrolledModel(nn.Module):
             x: T+1 clean frames; the first is not looked at.
             x_noisy: T noisy frames.
             weights: of each step's loss (T,).
-            watched: whose losses are wanted, and then of the states the last one alone; all where it is not given.
+            watched: not 0 for those whose losses are wanted, and then of the states the last one alone; all where it
+                is not given.
         """
         states: list[State] = []
         infos: list[Info] = []
@@ -244,26 +245,20 @@ class UnrolledModel(nn.Module):
             refuse("x", f"a tensor of shape ({leading}, {', '.join(map(str, size))})", describe(x))
         check_array("x", x, tuple(x.shape), like=next(self.parameters()))
 
-    def weighted_steps(self, steps: int) -> list[bool]:
-        """Which of the steps count in the loss."""
+    def loss_weights(self, steps: int) -> list[float]:
+        """The weight of each step's loss."""
         chosen = self.config.loss_steps
         if isinstance(chosen, str):
-            return [chosen != "last" or t == steps - 1 for t in range(steps)]
-        return [weight != 0 for weight in chosen]
-
-    def step_weights(self, steps: int, like: Tensor) -> Tensor:
-        """The weight of each step's loss (T,), of the type and on the device of ``like``."""
-        chosen = self.config.loss_steps
-        if chosen == "every":
-            return like.new_ones(steps)
-        if chosen == "mean":
-            return like.new_full((steps,), 1 / steps)
-        weights = like.new_zeros(steps)
-        if chosen == "last":
-            weights[-1:] = 1
-            return weights
+            return {"every": [1.0] * steps, "mean": [1 / steps] * steps, "last": [0.0] * (steps - 1) + [1.0]}[chosen]
         if len(chosen) != steps:
             refuse("model.loss_steps", f"{steps} weights for {steps} steps", f"{len(chosen)} weights")
+        return list(chosen)
+
+    def step_weights(self, steps: int, like: Tensor) -> Tensor:
+        """The same as a tensor (T,), of the type and on the device of ``like``."""
+        chosen = self.loss_weights(steps)
+        weights = like.new_full((steps,), chosen[0])
         for t, weight in enumerate(chosen):  # filled in place: a copy from the host could not be captured in a graph
-            weights[t : t + 1] = weight
+            if weight != chosen[0]:
+                weights[t : t + 1] = weight
         return weights

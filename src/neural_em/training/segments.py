@@ -18,8 +18,7 @@ def segmented_gradients(
     Frames x (T+1,B,C,H,W), x_noisy (T,B,C,H,W); ``start`` is the state before the first step. Returns the loss,
     detached.
     """
-    weights = network.step_weights(len(x_noisy), x) * share
-    watched = network.weighted_steps(len(x_noisy))
+    weights, watched = network.step_weights(len(x_noisy), x) * share, network.loss_weights(len(x_noisy))
     spans = [slice(i, min(i + length, len(x_noisy))) for i in range(0, len(x_noisy), length)]
 
     def run(state: State, span: slice) -> tuple[State, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import Model, NeuralEM
-from neural_em.model.distributions import Gaussian, Masked
+from neural_em.model.distributions import Gaussian
 from neural_em.model.fast import accelerate
 from neural_em.model.fast.graphs import no_collection
 from neural_em.training.config import TrainingConfig
@@ -55,7 +55,7 @@ class TrainingStep:
             }
         self.deviation: Tensor | None = None  # of the E-step, where it is annealed: a graph reads it from where it lies
         if config.first_deviation is not None:
-            if not isinstance(model, NeuralEM) or not isinstance(model.distribution, Gaussian | Masked):
+            if not isinstance(model, NeuralEM) or not isinstance(model.distribution, Gaussian):
                 raise NeuralEMError("training.first_deviation is for model.distribution=gaussian or masked")
             self.deviation = next(model.parameters()).new_tensor(config.first_deviation)
         self.steps: dict[tuple[int, float, int], Step] = {}  # one graph for each size of batch and number of components

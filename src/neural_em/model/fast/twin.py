@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
-from neural_em.model.contract import Model
+from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
-from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
@@ -79,7 +78,7 @@ class FastNeuralEM(NeuralEM):
             layer.hold(steps)
 
     def run(
-        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
         self.renew(state.theta)
         self.hold(len(x_noisy))
@@ -220,22 +219,18 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
     return twin
 
 
-def replacement(module: Any, kernels: Any) -> Any:
-    """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself."""
+def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None) -> Any:
+    """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself.
+
+    In a chain a layer may share work with a known neighbour.
+    """
+    if known(module):
+        return twin_of(module, before, after, kernels)
     if as_built(module, nn.Sequential):
-        return nn.Sequential(*replaced(list(module), kernels))
-    if as_built(module, Encoder, Decoder, Interaction):
-        return with_fast_layers(module, kernels)
-    return replaced([module], kernels)[0] if known(module) else module
-
-
-def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
-    """A chain of layers with the fast twins of those that are known, which may share work with a known neighbour."""
-    around = [None, *(layer if known(layer) else None for layer in layers), None]
-    return [
-        twin_of(layer, around[i], around[i + 2], kernels) if known(layer) else replacement(layer, kernels)
-        for i, layer in enumerate(layers)
-    ]
+        around = [None, *(layer if known(layer) else None for layer in module), None]
+        twins = (replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module))
+        return nn.Sequential(*twins)
+    return with_fast_layers(module, kernels) if as_built(module, Encoder, Decoder, Interaction) else module
 
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:

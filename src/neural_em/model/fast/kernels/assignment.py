@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
-from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
+from neural_em.model.fast.kernels.layout import in_memory, made, taken, tile, warps
 from neural_em.model.fast.kernels.masked import masked_backward, masked_block, masked_forward
 from neural_em.model.mixture import EPSILON
 
@@ -125,11 +125,7 @@ def _assignment_forward(
     PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
     GAUSSIAN: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, k, i, inside, at = tile(K, L, KB, BLOCK)
     logs = tl.zeros([KB, BLOCK], dtype=eta.dtype.element_ty)
     likelihood, divergence = logs + 1.0, logs
     missed = tl.zeros([1, BLOCK], dtype=eta.dtype.element_ty)
@@ -172,11 +168,7 @@ def _assignment_backward(
     GAUSSIAN: tl.constexpr, PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
     COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, _, i, inside, at = tile(K, L, KB, BLOCK)
     g = tl.load(gamma + at, mask=inside, other=0.0)
     through = tl.zeros_like(g)
     likelihood = tl.zeros_like(g) + 1.0
