@@ -48,11 +48,7 @@ def uniform(key: Tensor, count: int, stream: int = 0) -> Tensor:
 def normal(key: Tensor, count: int, stream: int = 0, uniform: Callable[[Tensor, int, int], Tensor] = uniform) -> Tensor:
     """Standard normal numbers by the Box-Muller transform: float32 of shape (*key.shape, count).
 
-    Args:
-        key: whose numbers.
-        count: how many.
-        stream: which of the key's streams.
-        uniform: what draws the uniform numbers; another way to make the same ones may be faster.
+    ``uniform`` draws the uniform numbers; another way to make the same ones may be faster.
     """
     half = (count + 1) // 2
     u = uniform(key, 2 * half, stream)

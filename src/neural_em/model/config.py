@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, Checked, choice, flag, integer, number, optional, several
 from neural_em.model.distributions import DISTRIBUTIONS
-from neural_em.model.m_step import M_STEPS, own_fields
+from neural_em.model.m_step import M_STEPS
 from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
-if TYPE_CHECKING:
-    from neural_em.model import Model
-
-MODELS: dict[type[BaseConfig], Callable[[Any, int], Model]] = {}  # filled where the models are known
+MODELS: dict[type[BaseConfig], Callable[[Any, int], Any]] = {}  # the model of a config and a seed; filled elsewhere
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
 PRIORS = ("median", "background")  # of the image itself; else a number
@@ -174,27 +171,27 @@ class ModelConfig(BaseConfig):
 
     def check_together(self) -> None:
         super().check_together()
-        masked, binary = self.distribution == "masked", self.distribution == "bernoulli"
-        if self.prior in PRIORS and not masked and self.distribution != "gaussian":
-            raise NeuralEMError(
-                f"model.prior={self.prior} is for model.distribution=gaussian or masked, not {self.distribution}"
-            )
-        for name, value in (("m_step", "gradient"), ("channel_rule", "sum")) if masked else ():
-            if getattr(self, name) == value:
-                raise NeuralEMError(f"model.{name}={value} is not for model.distribution=masked")
-        if self.window is not None and not masked and not (binary and self.channels == 1 and self.prior == 0):
-            raise NeuralEMError(
-                "model.window is for model.distribution=masked, or for bernoulli with one channel and model.prior=0"
-            )
-        if self.one_colour and not masked:
-            raise NeuralEMError("model.one_colour=true is for model.distribution=masked")
-        if self.window is not None and self.m_step == "gradient":
-            raise NeuralEMError("model.window is not for model.m_step=gradient, whose step would not know of it")
+        masked, gradient = self.distribution == "masked", self.m_step == "gradient"
+        simple = self.distribution == "bernoulli" and self.channels == 1 and self.prior == 0
+        problems = {
+            f"prior={self.prior} is for model.distribution=gaussian or masked, not {self.distribution}":
+                self.prior in PRIORS and not masked and self.distribution != "gaussian",
+            "m_step=gradient is not for model.distribution=masked": masked and gradient,
+            "channel_rule=sum is not for model.distribution=masked": masked and self.channel_rule == "sum",
+            "window is for model.distribution=masked, or for bernoulli with one channel and model.prior=0":
+                self.window is not None and not masked and not simple,
+            "one_colour=true is for model.distribution=masked": self.one_colour and not masked,
+            "window is not for model.m_step=gradient, whose step would not know of it":
+                self.window is not None and gradient,
+        }  # fmt: skip
+        for problem, there in problems.items():
+            if there:
+                raise NeuralEMError(f"model.{problem}")
         DISTRIBUTIONS[self.distribution](self)
-        own = own_fields(M_STEPS[self.m_step])
-        for m_step, cls in M_STEPS.items():
-            for name in own_fields(cls):
-                if name not in own and getattr(self, name) != getattr(type(self), name):
+        own = {m_step: getattr(cls, "own_fields", ()) for m_step, cls in M_STEPS.items()}
+        for m_step, names in own.items():
+            for name in names:
+                if name not in own[self.m_step] and getattr(self, name) != getattr(type(self), name):
                     raise NeuralEMError(f"model.{name} is for model.m_step={m_step}, not for {self.m_step}")
 
 

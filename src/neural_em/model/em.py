@@ -40,7 +40,6 @@ class NeuralEM(UnrolledModel):
         if self.config.prior == "background":
             size = (self.config.channels, self.config.height, self.config.width)
             self.background = nn.Parameter(torch.full(size, 0.5))
-        self.deviation: Tensor | None = None  # () of the E-step, in place of the config's while training anneals it
 
     @property
     def distribution(self) -> PixelDistribution:

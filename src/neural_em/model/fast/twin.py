@@ -20,7 +20,7 @@ from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
-from neural_em.model.fast.linear import FastDense, FastPairs, Linear
+from neural_em.model.fast.linear import FastDense, FastPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs, RelationalMStep
@@ -44,10 +44,8 @@ class FastGradientMStep(GradientMStep):
 class FastNeuralEM(NeuralEM):
     """A model with fast layers in place of the plain ones; its modules and parameters are the plain model's own.
 
-    Args:
-        model: the plain one.
-        dtype: of the networks' activations and products on a GPU; that of the parameters where it is not given.
-            Differences, E-step, losses and all sums keep the parameters' type.
+    On a GPU the networks' activations and products may have another ``dtype`` than the parameters; differences,
+    E-step, losses and all sums keep that of the parameters.
     """
 
     def __init__(self, model: NeuralEM, dtype: torch.dtype | None = None) -> None:
@@ -66,7 +64,7 @@ class FastNeuralEM(NeuralEM):
         if made_of != self.made_of:
             self.kernels = kernels_for(like)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
-            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
+            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
             self.made_of, self.graphs = made_of, {}
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)

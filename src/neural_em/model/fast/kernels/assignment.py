@@ -217,17 +217,12 @@ class Assignment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: tuple[Any, Any],
                 coming: Tensor | None) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """From eta (B,K,C,H,W) and the frame x (B,C,H,W); a pixel's likelihood is the product over its channels.
+        """From eta (B,K,C,H,W), of masked pixels (B,K,C+1,H,W), and the frame x (B,C,H,W) that they are to explain.
 
-        Args:
-            ctx: for the backward pass.
-            eta: natural parameters, or colours and log-odds (B,K,C+1,H,W), of `Masked` pixels.
-            x: what they are to explain.
-            numbers: PRIOR, WIDTH of the E-step (a number, or a tensor () that may change between the steps of
-                training), inter-cluster WEIGHT; but for masked ones CONSTANT of the divergence, GAUSSIAN or not.
-            through: let gradients flow through gamma; with several channels, not of Bernoulli pixels.
-            rows: give the memory for delta and for the gradient of eta.
-            coming: the noisy frame that the next step reads, for delta; without one there is none.
+        A pixel's likelihood is the product over its channels. The numbers are PRIOR, WIDTH of the E-step (or a tensor
+        () that may change between steps), inter-cluster WEIGHT; but for masked pixels CONSTANT of the divergence, and
+        GAUSSIAN or not. Gradients may flow ``through`` gamma; with several channels, not of Bernoulli pixels. ``rows``
+        give the memory for delta and the gradient of eta. Delta needs the ``coming`` noisy frame of the next step.
         """
         B, K, outputs, H, W = eta.shape
         C, L = x.shape[1], H * W
