@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 from neural_em.errors import refuse
@@ -39,7 +39,6 @@ class Stop:
             yield
             return
         signals = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in signals}
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked = True
@@ -48,10 +47,7 @@ class Stop:
             with suppress(RuntimeError):  # in the middle of another line, standard output cannot take this one
                 self.notice("stopping after this step; press Ctrl-C again to stop at once")
 
-        for number in signals:
-            signal.signal(number, ask)
-        try:
+        with ExitStack() as undo:
+            for number in signals:
+                undo.callback(signal.signal, number, signal.signal(number, ask))
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

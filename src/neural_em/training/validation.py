@@ -1,14 +1,13 @@
 """Validation: loss and scores on fixed samples, as a rule with fixed noise and starts, so that epochs compare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from neural_em.data import Dataset
 from neural_em.evaluation import grouping_scores
 from neural_em.model import Model
 from neural_em.model.inference import batch_that_fits, infer, next_groups
@@ -16,9 +15,6 @@ from neural_em.model.mixture import foreground
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.order import validation_keys
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
 
 _LARGEST_BATCH = 500
 ONE_COMPONENT, UNIFORM = "one component", "uniform"
