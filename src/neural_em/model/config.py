@@ -81,9 +81,7 @@ class BaseConfig(Checked):
         kind = values.get("kind", cls.kind)
         if kind == cls.kind and cls is not BaseConfig:
             return cls
-        if not isinstance(kind, str) or kind not in kinds:
-            unknown("model.kind", kind, kinds)
-        return kinds[kind]
+        return kinds[choice(kinds)("model.kind", kind)]
 
     def check_together(self) -> None:
         if self.kind != type(self).kind:
@@ -227,6 +225,4 @@ PRESETS: dict[str, ModelConfig] = {
 
 def preset(name: str) -> ModelConfig:
     """The network of that name."""
-    if not isinstance(name, str) or name not in PRESETS:
-        unknown("preset", name, PRESETS)
-    return PRESETS[name]
+    return PRESETS[choice(PRESETS)("preset", name)]

@@ -3,16 +3,13 @@
 Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,H,W).
 """
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import Masked, PixelDistribution, of_frames
+from neural_em.model.distributions import Masked, of_frames
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.unrolled import Info, State, Unrolled, UnrolledModel
@@ -40,12 +37,6 @@ class NeuralEM(UnrolledModel):
         if self.config.prior == "background":
             size = (self.config.channels, self.config.height, self.config.width)
             self.background = nn.Parameter(torch.full(size, 0.5))
-
-    @property
-    def distribution(self) -> PixelDistribution:
-        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
-        made: Any = super().distribution
-        return made if self.deviation is None else replace(made, deviation=self.deviation)
 
     def prior(self, x: Tensor) -> Tensor | None:
         """The prior's mean for what begins with the frame x (B,C,H,W), as `State` holds it; None: the config's number.

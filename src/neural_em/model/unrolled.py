@@ -5,6 +5,7 @@ Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -73,8 +74,9 @@ class UnrolledModel(nn.Module):
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution, as the config names it."""
-        return DISTRIBUTIONS[self.config.distribution](self.config)
+        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
+        made: Any = DISTRIBUTIONS[self.config.distribution](self.config)
+        return made if self.deviation is None else replace(made, deviation=self.deviation)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip

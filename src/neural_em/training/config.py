@@ -100,7 +100,6 @@ class TrainingConfig(fields.Checked):
     }
 
     def check_together(self) -> None:
-        """Refuses what makes no sense."""
         if self.truncate and self.segment is None:
             raise NeuralEMError("training.truncate=true needs training.segment, the steps of a segment")
         if self.precision == "bf16" and self.engine != "fast":

@@ -125,9 +125,10 @@ class Run:
             if scores is None:
                 self.stopped = self.stop.reason
                 return
-            if scores.loss is None or not math.isfinite(scores.loss):
-                self._refuse_number(f"validation loss after epoch {progress.epoch + 1}", scores.loss)
-            numbers = scores.numbers(self.config.components)
+            loss = scores.validation_loss
+            if loss is None or not math.isfinite(loss):
+                self._refuse_number(f"validation loss after epoch {progress.epoch + 1}", loss)
+            numbers = {**scores._asdict(), "binding": scores.binding_failure(self.config.components)}
         self._pass_time()
         before = progress.rows[-1].binding if progress.rows else ""
         row = progress.close_epoch(self.steps, float(self._losses.to(torch.float64).mean()), numbers)

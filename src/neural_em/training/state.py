@@ -28,11 +28,9 @@ class Row:
     ari_last: float | None = None  # ARI at the last step
     ari_mean: float | None = None  # mean ARI over all steps
     confidence: float | None = None  # mean over scored pixels of the largest responsibility, last step
-    # share of the scored pixels that the component with the most of them explains, last step
-    largest_share: float | None = None
+    largest_share: float | None = None  # share of them that the component with the most explains, last step
     binding: str = ""  # what kind of binding failure the validation showed; empty for none
-    # whether this epoch had the lowest validation loss so far; training loss, where there is no validation
-    best: bool = False
+    best: bool = False  # whether its validation loss is the lowest so far; training loss, where there is none
     seconds: float = 0.0  # time the epoch took
 
 

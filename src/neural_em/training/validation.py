@@ -28,7 +28,7 @@ BINDING_FAILURES = {
 class Validation(NamedTuple):
     """Means over the validation samples, named as in `Row`; None where there was nothing to take a mean of."""
 
-    loss: float | None
+    validation_loss: float | None
     upper_bound: float | None
     confidence: float | None
     largest_share: float | None
@@ -44,11 +44,6 @@ class Validation(NamedTuple):
         if self.confidence < 1 / components + 0.1 * (1 - 1 / components):
             return UNIFORM
         return ONE_COMPONENT if self.largest_share > 0.95 else ""
-
-    def numbers(self, components: int) -> dict[str, Any]:
-        """All of it under the names of a `Row`."""
-        values = self._asdict()
-        return {"validation_loss": values.pop("loss"), "binding": self.binding_failure(components), **values}
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ class Twin(nn.Module):
     """The fast twin of a layer: its parameters are the plain layer's, read whenever they are made ready."""
 
     layer: Any  # the plain one
+    ready: Callable[[], tuple[Tensor, ...]]  # the parameters as they are applied
     gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that and what the uses left on the tape
 
     def __init__(self, layer: nn.Module) -> None:
@@ -35,10 +36,6 @@ class Twin(nn.Module):
             return parts, None
         tape = Tape(functools.partial(self.gradients, parts))
         return SharedParameters.apply(tape, *parts), tape
-
-    def ready(self) -> tuple[Tensor, ...]:
-        """The parameters as they are applied."""
-        raise NotImplementedError
 
 
 class Linear(Twin):

@@ -62,7 +62,7 @@ class FastNeuralEM(NeuralEM):
         """Makes the fast layers again where modules were replaced, or type or device changed."""
         made_of = [like.dtype, like.device, *self.modules()]
         if made_of != self.made_of:
-            self.kernels = kernels_for(like)
+            self.kernels = kernels_for(like.device.type)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
             self.made_of, self.graphs = made_of, {}
@@ -248,14 +248,11 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
-def kernels_for(like: Tensor) -> Any:
-    """The fused kernels, where there are any for the tensor's device."""
-    return load_kernels() if like.is_cuda else None
-
-
 @functools.cache
-def load_kernels() -> Any:
-    """The fused GPU kernels, or nothing and a word about it where they cannot be had."""
+def kernels_for(device: str) -> Any:
+    """The fused kernels for this type of device, or nothing, and a word about it where a GPU's cannot be had."""
+    if device != "cuda":
+        return None
     try:
         from neural_em.model.fast import kernels
     except ImportError as error:

@@ -76,7 +76,6 @@ class MaskedDifference(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of psi and gamma."""
         x, psi, gamma = ctx.saved_tensors
         B, K, C, H, W = gradient.shape
         wanted = ctx.needs_input_grad[2]
@@ -256,7 +255,6 @@ class Assignment(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any,
                  g_delta: Tensor | None) -> Any:  # fmt: skip
-        """The gradient of eta."""
         refuse_watched(other)
         kept, gamma, x, coming = ctx.saved_tensors  # psi; of masked pixels, eta
         width = kept if ctx.width is None else ctx.width

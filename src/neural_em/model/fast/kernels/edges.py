@@ -138,7 +138,6 @@ class ToFeatures(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of the images."""
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:
@@ -167,7 +166,6 @@ class ToImage(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of the features."""
         y, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:
