@@ -163,22 +163,18 @@ class Run:
         values = distributed.from_first(lambda: configs.to_dict(start.progress), self.device)
         self.progress, self.best = configs.from_dict(Progress, values), start.best
         tensors = distributed.tensors_from_first(start.tensors, self.device)
-        self._load(tensors)
-        self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
-        memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
-        if memory:
-            self._step.load_state(memory)
-        self._watched = self.progress.step
-        self._clock = time.monotonic()
-
-    def _load(self, tensors: dict[str, Tensor]) -> None:
-        """Weights and losses of a start into their places, if they fit."""
         if self.progress.step > self.steps:
             refuse("checkpoint: step", f"at most {self.steps}, the steps of an epoch", self.progress.step)
         for name, tensor in self.model.state_dict().items():
             fill(tensor, tensors, f"model.{name}", "checkpoint")
         if self.progress.step:
             fill(self._losses[: self.progress.step], tensors, "losses", "checkpoint")
+        self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
+        memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
+        if memory:
+            self._step.load_state(memory)
+        self._watched = self.progress.step
+        self._clock = time.monotonic()
 
     def snapshot(self, optimizer: bool = True) -> Snapshot:
         """What the run goes on from, as it is now; broken weights are refused, so that they replace no good ones."""
