@@ -82,7 +82,7 @@ def test_a_file_round_trip_is_exact(tmp_path: Path) -> None:
     wanted = Experiment(
         noise=0.1, weights=(0.25, 1e-9), title="ünïcode: [not a list]", optimiser=Optimiser(1e-3, "sgd", 2)
     )
-    config.write(wanted, tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text(config.dump(wanted), encoding="utf-8")
     assert config.read(Experiment, tmp_path / "config.yaml") == wanted
 
 

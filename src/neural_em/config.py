@@ -6,8 +6,6 @@ name. A class may say two things of itself: ``from_older`` what the values of an
 which of its fields may differ between two starts of one run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
@@ -44,32 +42,23 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(
     cls: type[C], values: Mapping[str, Any], where: str = "", leave_out: LeaveOut = "nothing", stored: bool = True
 ) -> C:
-    """Builds a config of class ``cls``; fields that are not given keep their defaults.
+    """A config of class ``cls`` with these values, which errors call ``where``; other fields keep their defaults.
 
     A class may have three methods for it: ``class_for`` chooses one of its subclasses by the values; ``from_older``
     says what the values of an older file mean, if they were ``stored``; else ``from_other`` says what those of another
-    subclass mean.
-
-    Args:
-        cls: the class.
-        values: its fields by name.
-        where: what an error calls them.
-        leave_out: what to pass over instead of refusing it: ``unknown`` fields, or also what is ``unfit``.
-            Such values are a record, not a wish: texts are made printable, and numbers beyond all reason do not fit.
-        stored: whether they come from a file, which may be older.
+    subclass mean. What to ``leave_out`` is passed over instead of refused: ``unknown`` fields, or also what is
+    ``unfit``. Such values are a record, not a wish: texts are made printable, numbers beyond all reason do not fit.
     """
     if not isinstance(values, Mapping):
         refuse(where or cls.__name__, "a mapping of fields", show(values))
     cls = class_for(cls, values)
     hints = typing.get_type_hints(cls)
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    how = _How(leave_out, stored)
     values = getattr(cls, "from_older" if stored else "from_other", dict)(values)
-    for name in values:
-        if name not in known and leave_out == "nothing":
-            unknown(f"{where or cls.__name__}: unknown field", name, known)
-    kinds = {name: hints[name] for name in values if name in known}
-    given = _convert_each(kinds, values, f"{where}." if where else "", how)
+    if leave_out == "nothing":
+        for name in values:
+            _check_name(cls, name, where)
+    kinds = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name in values}  # type: ignore[arg-type]
+    given = _convert_each(kinds, values, f"{where}." if where else "", _How(leave_out, stored))
     try:
         return cls(**given)
     except TypeError as error:  # a required field is missing
@@ -131,11 +120,6 @@ def override(config: C, assignments: Iterable[str]) -> C:
         except _YAML_ERRORS:
             refuse(key.strip(), "a value in YAML notation", show(text))
     return from_dict(type(config), values, stored=False)
-
-
-def write(config: Any, path: str | os.PathLike[str]) -> None:
-    """Writes the whole config as YAML."""
-    Path(path).write_text(dump(config), encoding="utf-8")
 
 
 def dump(config: Any) -> str:

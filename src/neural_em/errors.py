@@ -1,7 +1,5 @@
 """The one error class that users of the package have to know, and the checks of single values that raise it."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import reprlib
@@ -43,10 +41,8 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     """The value as an int, if it is a whole number in the range; True and 2.0 are not."""
     # a NumPy integer will do: it is what counting the groups of an array gives
     expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        refuse(name, expected, show(value))
-    number = int(value)
-    if number < least or (most is not None and number > most):
+    number = None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    if number is None or number < least or (most is not None and number > most):
         refuse(name, expected, show(value))
     return number
 

@@ -3,13 +3,11 @@
 This is the only file that needs scikit-learn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -106,7 +104,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         self.verbose = verbose
 
     @classmethod
-    def from_model(cls, model: str | os.PathLike[str] | Model, **parameters: Any) -> NeuralEMClustering:
+    def from_model(cls, model: str | os.PathLike[str] | Model, **parameters: Any) -> Self:
         """An estimator that needs no fitting.
 
         Args:
@@ -121,7 +119,7 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         estimator._adopt(model.to(devices.choose(estimator.device)), [])
         return estimator
 
-    def fit(self, X: ArrayLike, y: Any = None) -> NeuralEMClustering:
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Trains a model on the samples X (N,T,C,H,W); y is not used."""
         frames = self._frames(X)
         self._check_parameters()
@@ -234,9 +232,6 @@ class NeuralEMClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type
             raise InputError(
                 f"X: expected frames of (C,H,W) {size}, which the model is made for, got {frames.shape[2:]}"
             )
-        return self._batches(frames)
-
-    def _batches(self, frames: NDArray[np.float32]) -> Iterator[_Inferred]:
         N, T, C, H, W = frames.shape
         model, like = accelerate(self.model_), next(self.model_.parameters())
         most = batch_that_fits(int(self.n_components) * self.n_init * T * C * H * W, like.device, N)

@@ -3,14 +3,12 @@
 Numbers come out as Python's own, whatever came in: they can be written, and equal configs are equal.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from neural_em.errors import check_integer, check_number, refuse, show, unknown
+from neural_em.errors import LARGEST, check_integer, check_number, refuse, show, unknown
 
 Check = Callable[[str, Any], Any]
 TINY = sys.float_info.min  # the smallest number above 0
@@ -38,10 +36,9 @@ def integer(least: int, most: int | None = None) -> Check:
     return lambda name, value: check_integer(name, value, least, most)
 
 
-def number(expected: str, least: float | None = None, most: float | None = None) -> Check:
+def number(expected: str, least: float = -LARGEST, most: float = LARGEST) -> Check:
     """A finite number in a range, which the message says in words."""
-    limits = {key: limit for key, limit in (("least", least), ("most", most)) if limit is not None}
-    return lambda name, value: check_number(name, value, expected, **limits)
+    return lambda name, value: check_number(name, value, expected, least, most)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -1,7 +1,5 @@
 """Files: written whole or not at all, found, compared, and refused in words where they cannot be read."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib
@@ -29,9 +27,7 @@ def told(path: object, verb: str = "written") -> Iterator[None]:
 def replacing(path: str | os.PathLike[str], make_folder: bool = False) -> Iterator[Path]:
     """A temporary name beside ``path``: what is written there takes its place at the end, or goes on an error.
 
-    Args:
-        path: the target.
-        make_folder: make the folder it is in, where there is none, instead of refusing.
+    Where there is no folder that it is in, ``make_folder`` makes it instead of refusing.
     """
     if make_folder:
         make(Path(path).parent)

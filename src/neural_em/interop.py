@@ -4,11 +4,10 @@ Their layout is channels last: convolutions (4,4,in,out), dense weights in x out
 [input; state] x units. Names are matched by their endings and their order in the network.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -76,20 +75,15 @@ def parameters_by_authors_name(model: NeuralEM) -> dict[str, nn.Parameter]:
         weight = m_step.decoder.dense.get_parameter("0.weight")
         return {r"NEMCell/lr/scalar$": m_step.learning_rate, r"NEMCell/input/weights$": weight}
     assert isinstance(m_step, RecurrentMStep | RelationalMStep)
-    names: dict[str, nn.Parameter] = {}
     encoder = (*m_step.encoder.convolutions, *m_step.encoder.hidden)
     decoder = (*m_step.decoder.dense, *m_step.decoder.convolutions)
     # the authors' reshapes count as layers: one before the convolutions, and another to normalise the input
     first = 1 + model.config.normalize_input if m_step.encoder.convolutions else 0
-    names |= dict(_layers(encoder, "Input", "I", first))
+    recurrent = _entries(r"basic_rnn_cell/", m_step.recurrence)
     if isinstance(m_step, RelationalMStep):
-        names |= dict(_relations(m_step))
-    else:
-        names |= dict(_entries(r"basic_rnn_cell/", m_step.recurrence))
-    if m_step.output.scale is not None:
-        names |= dict(_entries(r"LayerNormR0/LayerNorm/", m_step.output))
-    names |= dict(_layers(decoder, "Output", "O", 0))
-    return names
+        recurrent = _relations(m_step)
+    norm = _entries(r"LayerNormR0/LayerNorm/", m_step.output)
+    return dict(chain(_layers(encoder, "Input", "I", first), recurrent, norm, _layers(decoder, "Output", "O", 0)))
 
 
 def _layers(layers: tuple[nn.Module, ...], side: str, letter: str, first: int) -> Iterator[tuple[str, nn.Parameter]]:
@@ -98,8 +92,7 @@ def _layers(layers: tuple[nn.Module, ...], side: str, letter: str, first: int) -
     was_image: bool | None = None
     for layer in layers:
         if isinstance(layer, Activation):
-            if layer.scale is not None:
-                yield from _entries(rf"LayerNorm{letter}{number}/LayerNorm/", layer)
+            yield from _entries(rf"LayerNorm{letter}{number}/LayerNorm/", layer)
             continue
         image = layer.get_parameter("weight").dim() == 4
         number += 2 if was_image is not None and was_image != image else 1
@@ -116,13 +109,11 @@ def _relations(m_step: RelationalMStep) -> Iterator[tuple[str, nn.Parameter]]:
         norm = isinstance(layer, Activation)
         number += not norm
         suffix = f"_{number}" if number else ""
-        if norm and layer.scale is not None:
-            yield from _entries(rf"NPE/LayerNorm{suffix}/", layer)
-        elif not norm:
-            yield from _entries(rf"NPE/fully_connected{suffix}/", layer)
+        yield from _entries(rf"NPE/{'LayerNorm' if norm else 'fully_connected'}{suffix}/", layer)
 
 
 def _entries(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The authors' names of a layer's parameters; an activation without a norm has none."""
     theirs = {"weight": "weights", "bias": "biases", "scale": "gamma", "offset": "beta"}
     for name, parameter in layer.named_parameters(recurse=False):
         yield rf"{prefix}{theirs[name]}$", parameter

@@ -5,8 +5,6 @@ key are SplitMix64's stream from it, computed with integer tensor operations, so
 nor the process or device that holds it, changes what is drawn for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -50,11 +48,7 @@ def uniform(key: Tensor, count: int, stream: int = 0) -> Tensor:
 def normal(key: Tensor, count: int, stream: int = 0, uniform: Callable[[Tensor, int, int], Tensor] = uniform) -> Tensor:
     """Standard normal numbers by the Box-Muller transform: float32 of shape (*key.shape, count).
 
-    Args:
-        key: whose numbers.
-        count: how many.
-        stream: which of the key's streams.
-        uniform: what draws the uniform numbers; another way to make the same ones may be faster.
+    ``uniform`` draws the uniform numbers; another way to make the same ones may be faster.
     """
     half = (count + 1) // 2
     u = uniform(key, 2 * half, stream)

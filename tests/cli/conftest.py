@@ -127,7 +127,7 @@ def hand_made(tmp_path: Path) -> Callable[..., HandMade]:
         experiment = Experiment(
             "flying-shapes", model.config, DataConfig("file", path=str(data)), TrainingConfig(components=2)
         )
-        config.write(experiment, folder / "config.yaml")
+        (folder / "config.yaml").write_text(config.dump(experiment), encoding="utf-8")
         neural_em.save(model, folder / "best.safetensors", notes={"components": 2})
         return HandMade(folder, folder / "best.safetensors", data)
 

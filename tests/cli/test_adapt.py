@@ -14,7 +14,7 @@ from neural_em import ModelConfig, NeuralEM, config, save
 from neural_em.experiments import Experiment
 from neural_em.experiments.adapt import best_threshold
 from neural_em.training.config import TrainingConfig
-from neural_em.training.memory import memory_needed
+from neural_em.training.step import memory_needed
 
 Run = Callable[..., Any]
 RNG = np.random.default_rng(0)

@@ -106,7 +106,8 @@ def test_a_divided_file_gives_its_test_part(run_nem: Run, refused: Run, hand_mad
 def test_a_run_trained_on_fitted_images_takes_an_hdf5_file_as_it_is(run_nem: Run, hand_made: Run, images: Path) -> None:
     run = hand_made()
     fitted = DataConfig("file", path=str(images), channels="binary", fit="crop", height=6, width=6, threshold=0.3)
-    config.write(replace(config.read(Experiment, run.folder / "config.yaml"), data=fitted), run.folder / "config.yaml")
+    file = run.folder / "config.yaml"
+    file.write_text(config.dump(replace(config.read(Experiment, file), data=fitted)), encoding="utf-8")
     ended = run_nem("evaluate", run.folder, "--data", run.data, "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert PERFECT in ended.out

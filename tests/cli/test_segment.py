@@ -149,7 +149,7 @@ def test_a_run_s_own_way_of_reading_frames(run_nem, tmp_path: Path, hand_made) -
     settings = config.read(Experiment, folder / "config.yaml")
     given = {"path": str(tmp_path / "clip.npy"), "channels": "grey", "fit": "crop-resize", "threshold": 0.25}
     files = DataConfig("file", height=6, width=6, **given)
-    config.write(replace(settings, data=files), folder / "config.yaml")
+    (folder / "config.yaml").write_text(config.dump(replace(settings, data=files)), encoding="utf-8")
     np.save(tmp_path / "clip.npy", np.stack([np.pad(np.kron(BARS, np.full((4, 4), 153)), ((0, 0), (8, 8)))] * 3)
             .astype(np.uint8))  # fmt: skip
     ended = run_nem("segment", "clip.npy", "--model", folder, "--out", "out")

@@ -14,7 +14,7 @@ from neural_em import ModelConfig, NeuralEM, NeuralEMError, randomness
 from neural_em.model import NoiseConfig, State
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import infer
-from neural_em.training.segments import segmented_gradients
+from neural_em.training.step import segmented_gradients
 
 H, W, K = 6, 5, 3
 KEYS = randomness.keys(0, torch.arange(2))

@@ -6,7 +6,7 @@ import torch
 from neural_em import randomness
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.fast import accelerate
-from neural_em.training.segments import segmented_gradients
+from neural_em.training.step import segmented_gradients
 
 SMALL = {"height": 8, "width": 8, "theta_size": 5, "hidden": 12, "convolutions": (4,)}
 

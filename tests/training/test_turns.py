@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from neural_em.errors import NeuralEMError
-from neural_em.training.loop import Run
+from neural_em.training.loop import Run, outcomes, take_turns
 from neural_em.training.state import Outcome, Progress
-from neural_em.training.turns import outcomes, take_turns
 
 CPU = torch.device("cpu")
 

@@ -33,7 +33,7 @@ def test_loss_and_scores_sample_by_sample(tiny: Any) -> None:
             ari.append([adjusted_rand_score(*pair) for pair in pairs if pair[0]])
     assert result is not None
     assert [len(each) for each in ami] == [3, 3, 3, 3, 2, 3, 3]  # once two shapes hide each other: nothing to score
-    assert result.loss == pytest.approx(sum(losses) / 10, rel=1e-5)
+    assert result.validation_loss == pytest.approx(sum(losses) / 10, rel=1e-5)
     assert result.upper_bound == pytest.approx(sum(bounds) / 10, rel=1e-5)
     assert result.ami_last == pytest.approx(sum(each[-1] for each in ami) / 7, abs=1e-6)
     assert result.ami_mean == pytest.approx(sum(map(sum, ami)) / 20, abs=1e-6)
@@ -61,7 +61,7 @@ def test_fresh_noise_is_another_one_in_every_epoch_and_for_every_seed(tiny: Any)
     assert first == again
     assert fixed[0] == fixed[1]
     assert None not in (first, later, other, fixed[0])
-    assert len({result.loss for result in (first, later, other, fixed[0]) if result is not None}) == 4
+    assert len({result.validation_loss for result in (first, later, other, fixed[0]) if result is not None}) == 4
 
 
 def test_fresh_noise_reaches_the_epochs_of_a_run(tiny: Any) -> None:
@@ -90,7 +90,7 @@ def test_without_groups_there_are_no_scores(tiny: Any) -> None:
     result = validate(tiny.build(), MemoryDataset(frames, None), tiny.config)
     assert result is not None
     assert result[4:] == (None, None, None, None)
-    assert result.loss is not None
+    assert result.validation_loss is not None
     assert 0.5 <= (result.confidence or 0) <= 1
 
 

@@ -22,7 +22,7 @@ from neural_em.files import absolute, from_home
 from neural_em.presets import PRESETS, Experiment
 from neural_em.runs.find import TrainedRun
 from neural_em.segment import usual_channels
-from neural_em.training.memory import memory_needed
+from neural_em.training.step import memory_needed
 
 _EVERYTHING = 10**9  # sequences
 _MOST = 10**6  # files and folders to look at

@@ -41,10 +41,9 @@ from neural_em.storage import load
 from neural_em.training import Outcome, distributed
 from neural_em.training import device as devices
 from neural_em.training.display import line, shown
-from neural_em.training.loop import Callback
+from neural_em.training.loop import Callback, Steps, outcomes, take_turns
 from neural_em.training.state import EPOCHS, Progress, Snapshot
 from neural_em.training.stop import Stop
-from neural_em.training.turns import Steps, outcomes, take_turns
 
 
 def train(

@@ -5,8 +5,6 @@ d log P(x | psi) / d eta = x - psi, which is what the M-step climbs. Another one
 `DISTRIBUTIONS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,24 +112,13 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Gaussian):
     """Coloured objects: a component says where its object is, and which colour it has there.
 
     Here psi has one channel more than a frame, the log-odds that the object covers the pixel. Where it does, the pixel
     is Gaussian around its colour, and elsewhere around the prior. Likelihood, log-probability and KL are one number a
-    pixel; `frame_likelihood`, `rounded` and `together` are of frames, without a mask.
+    pixel; `frame_likelihood`, `rounded` and `together` are of frames, without a mask, as the Gaussian's.
     """
-
-    prior: float = 0.0
-    deviation: float | Tensor = 0.25
-
-    @property
-    def frames(self) -> Gaussian:
-        """The distribution of frames, whose psi have no mask."""
-        return Gaussian(self.prior, self.deviation)
-
-    def mean(self, eta: Tensor) -> Tensor:
-        return eta
 
     def frame(self, psi: Tensor) -> Tensor:
         """The frame (B,K,C,H,W) that is expected of psi (B,K,C+1,H,W)."""
@@ -158,16 +145,10 @@ class Masked:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""
         return -self.log_probability(torch.full_like(psi[..., :-1, :, :], self.prior), psi)
 
-    def rounded(self, psi: Tensor) -> Tensor:
-        return self.frames.rounded(psi)
-
-    def together(self, psi: Tensor) -> Tensor:
-        return self.frames.together(psi)
-
 
 def of_frames(pixels: PixelDistribution) -> PixelDistribution:
     """The distribution of frames, given that of the components' pixels."""
-    return pixels.frames if isinstance(pixels, Masked) else pixels
+    return Gaussian(pixels.prior, pixels.deviation) if isinstance(pixels, Masked) else pixels
 
 
 def _prior(config: Any) -> float:

@@ -3,18 +3,13 @@
 Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,H,W).
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
 from neural_em.model import mixture
 from neural_em.model.config import ModelConfig
-from neural_em.model.distributions import Masked, PixelDistribution, of_frames
+from neural_em.model.distributions import Masked, of_frames
 from neural_em.model.m_step import M_STEPS
 from neural_em.model.networks import initialise, normalise
 from neural_em.model.unrolled import Info, State, Unrolled, UnrolledModel
@@ -42,13 +37,6 @@ class NeuralEM(UnrolledModel):
         if self.config.prior == "background":
             size = (self.config.channels, self.config.height, self.config.width)
             self.background = nn.Parameter(torch.full(size, 0.5))
-        self.deviation: Tensor | None = None  # () of the E-step, in place of the config's while training anneals it
-
-    @property
-    def distribution(self) -> PixelDistribution:
-        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
-        made: Any = super().distribution
-        return made if self.deviation is None else replace(made, deviation=self.deviation)
 
     def prior(self, x: Tensor) -> Tensor | None:
         """The prior's mean for what begins with the frame x (B,C,H,W), as `State` holds it; None: the config's number.
@@ -74,7 +62,10 @@ class NeuralEM(UnrolledModel):
             raise NeuralEMError("state.prior is missing; begin with the state that `start` gives")
         delta = self.difference(x_noisy, psi, gamma)
         theta, eta = self.maximise(theta, delta)
-        eta = self.confine(eta)
+        if self.config.one_colour:
+            eta = one_coloured(eta)
+        if self.config.window is not None:
+            eta = self.windowed(eta, self.config.window)
         if prior is None:
             psi, gamma, info = self.assign(eta, x_next, losses)
             return State(theta, psi, gamma), info
@@ -90,12 +81,6 @@ class NeuralEM(UnrolledModel):
     def maximise(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The M-step: new theta, and natural parameters eta (B,K,C,H,W), or what else the pixels are made of."""
         return self.m_step(theta, delta)
-
-    def confine(self, eta: Tensor) -> Tensor:
-        """Eta (B,K,C,H,W) of one colour and in the components' windows, where the config wants it."""
-        if self.config.one_colour:
-            eta = one_coloured(eta)
-        return eta if self.config.window is None else self.windowed(eta, self.config.window)
 
     def windowed(self, eta: Tensor, share: float) -> Tensor:
         """Eta in windows whose radius is a share of the frame's shorter side."""

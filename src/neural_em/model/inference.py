@@ -15,8 +15,7 @@ from torch import Tensor
 from neural_em.errors import check_integer
 
 if TYPE_CHECKING:
-    from neural_em.model.contract import Model
-    from neural_em.model.em import Info, State
+    from neural_em.model import Info, Model, State
 
 _NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 28}  # of all steps' psi of a batch: bounds its memory
 
@@ -61,14 +60,14 @@ def infer(model: Model, frames: Tensor, components: int, keys: Tensor, steps: in
 
 
 def unrolled(
-    model: Model, state: State, x: Tensor, x_noisy: Tensor, watched: Sequence[bool] | None = None
+    model: Model, state: State, x: Tensor, x_noisy: Tensor, watched: Sequence[float] | None = None
 ) -> Iterator[tuple[State, Info]]:
     """The loop of training, inference and export, unchecked: each step's state, and its losses where they are watched.
 
     It takes T noisy frames, and T+1 clean ones, of which the first is not looked at.
     """
     for t in range(len(x_noisy)):
-        losses = watched is None or watched[t]
+        losses = watched is None or watched[t] != 0
         state, info = model.step(state, x_noisy[t], x[t + 1], check=False, losses=losses)
         yield state, info
 

@@ -45,11 +45,6 @@ def differentiated_twice(m_step: object) -> bool:
     return vars(type(m_step)).get("differentiated_twice") is not False
 
 
-def own_fields(m_step: type[MStep]) -> tuple[str, ...]:
-    """The fields of the config that are for M-steps of this class alone."""
-    return getattr(m_step, "own_fields", ())
-
-
 class RecurrentMStep(nn.Module):
     """RNN-EM: an encoder, a recurrent layer whose state is theta, a decoder; K copies share their weights."""
 

@@ -3,8 +3,6 @@
 Shapes: x (B,C,H,W), psi (B,K,C,H,W), gamma (B,K,1,H,W). Losses are one number a sample, (B,), in nats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

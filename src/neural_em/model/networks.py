@@ -3,8 +3,6 @@
 Images inside are (N,C,H,W) with N = B*K, in channels-last memory; they are flattened as (H,W,C), the authors' order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -41,13 +39,8 @@ class Convolution(nn.Module):
         return F.conv2d(x, self.weight, self.bias, stride=2, padding=1)
 
 
-class UpConvolution(nn.Module):
+class UpConvolution(Convolution):
     """Doubles the image by nearest neighbours, then a 4x4 convolution: (N,in,H,W) to (N,out,2H,2W)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, 4, 4))
-        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.interpolate(x, scale_factor=2, mode="nearest")

@@ -1,7 +1,5 @@
 """Input noise: what stops the components from copying their input. Pure functions of uniform numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,14 +32,6 @@ NOISES: dict[str, tuple[Callable[[Tensor, Tensor, float], Tensor], int]] = {
 }
 
 
-def noisy(x: Tensor, u: Tensor, config: NoiseConfig) -> Tensor:
-    """Frames x (...,C,H,W) with the config's noise, from uniform numbers u (n,...,C,H,W)."""
-    function, needed = NOISES[config.kind]
-    if config.shared and needed:
-        u = torch.cat([u[:1, ..., :1, :, :].expand_as(u[:1]), u[1:]])
-    return function(x, u, config.probability)
-
-
 @dataclass(frozen=True)
 class NoiseConfig(Checked):
     """Noise on the input of the network, never on the target.
@@ -60,3 +50,11 @@ class NoiseConfig(Checked):
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "kind": choice(NOISES), "probability": number("a number between 0 and 1", 0, 1), "shared": flag
     }  # fmt: skip
+
+
+def noisy(x: Tensor, u: Tensor, config: NoiseConfig) -> Tensor:
+    """Frames x (...,C,H,W) with the config's noise, from uniform numbers u (n,...,C,H,W)."""
+    function, needed = NOISES[config.kind]
+    if config.shared and needed:
+        u = torch.cat([u[:1, ..., :1, :, :].expand_as(u[:1]), u[1:]])
+    return function(x, u, config.probability)

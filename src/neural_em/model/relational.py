@@ -71,28 +71,18 @@ class Interaction(nn.Module):
         """Encodings and effects (B,K,M) of theta (B,K,M), and the attention (B,K,K-1) to the others in their order."""
         B, K, M = theta.shape
         encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
-        if torch.compiler.is_exporting():
-            return self.with_itself(encoded)
-        if K == 1:
+        if torch.compiler.is_exporting():  # one graph for any K: a component is also its own neighbour, with weight 0
+            own, other = self.pair.weight.chunk(2, dim=1)
+            pairs = F.linear(encoded, own, self.pair.bias).unsqueeze(2) + F.linear(encoded, other).unsqueeze(1)
+            attention = (1 - torch.eye(K, dtype=encoded.dtype, device=encoded.device)).expand(B, K, K)
+        elif K == 1:
             return encoded, torch.zeros_like(encoded), theta.new_zeros(B, 1, 0)
-        core = self.core(self.pair(encoded).flatten(0, 2))  # (B*K*(K-1), M)
-        effect = self.effect(core).view(B, K, K - 1, M)
-        if self.attend is None:
-            return encoded, effect.sum(dim=2), theta.new_ones(B, K, K - 1)
-        attention = torch.sigmoid(self.attend(core)).view(B, K, K - 1)
-        return encoded, (attention.unsqueeze(-1) * effect).sum(dim=2), attention
-
-    def with_itself(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, written so that one graph holds for any K: a component is also its own neighbour, with weight 0."""
-        B, K, M = encoded.shape
-        own, other = self.pair.weight.chunk(2, dim=1)
-        pairs = F.linear(encoded, own, self.pair.bias).unsqueeze(2) + F.linear(encoded, other).unsqueeze(1)
-        core = self.core(pairs.flatten(0, 2))  # (B*K*K, M)
-        others = 1 - torch.eye(K, dtype=encoded.dtype, device=encoded.device)
-        attention = others.expand(B, K, K)
+        else:
+            pairs, attention = self.pair(encoded), theta.new_ones(B, K, K - 1)
+        core = self.core(pairs.flatten(0, 2))  # (B*K*(K-1), M)
         if self.attend is not None:
-            attention = attention * torch.sigmoid(self.attend(core)).view(B, K, K)
-        return encoded, (attention.unsqueeze(-1) * self.effect(core).view(B, K, K, M)).sum(dim=2), attention
+            attention = attention * torch.sigmoid(self.attend(core)).view_as(attention)
+        return encoded, (attention.unsqueeze(-1) * self.effect(core).view_as(pairs)).sum(dim=2), attention
 
 
 class Pairs(nn.Module):
@@ -107,13 +97,12 @@ class Pairs(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return of_pairs(x, self.weight, self.bias)
+        return self.product(x, self.weight, self.bias)
 
-
-def of_pairs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What `Pairs` computes."""
-    own, other = weight.chunk(2, dim=1)
-    return F.linear(x, own, bias).unsqueeze(2) + F.linear(x, other)[:, others(x.shape[1], x.device)]
+    @staticmethod
+    def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        own, other = weight.chunk(2, dim=1)
+        return F.linear(x, own, bias).unsqueeze(2) + F.linear(x, other)[:, others(x.shape[1], x.device)]
 
 
 def others(K: int, device: torch.device) -> Tensor:

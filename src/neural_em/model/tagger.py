@@ -5,8 +5,6 @@ image and how z would have to change, and puts out a new z and a new m. Here z i
 its sigmoid. P is the number of values in an image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -75,11 +73,6 @@ class TaggerConfig(BaseConfig):
             refuse("model.noise", "none, or bit-flips with a probability below 0.5", got)
 
     @property
-    def flips(self) -> float:
-        """Probability that a pixel is flipped."""
-        return 0.0 if self.noise.kind == "none" else self.noise.probability
-
-    @property
     def theta_size(self) -> int:
         """As many as an image has values."""
         return self.channels * self.height * self.width
@@ -91,12 +84,7 @@ class TaggerConfig(BaseConfig):
 
 
 class Tagger(UnrolledModel):
-    """Finds the objects in binary images: K components improve their pictures and masks together.
-
-    Args:
-        config: sizes, norm, noise.
-        seed: of the initial weights.
-    """
+    """Finds the objects in binary images: K components improve their pictures and masks together."""
 
     noise_each_step: ClassVar[bool] = False  # all steps read the same noisy image
     exports: ClassVar[bool] = False
@@ -144,7 +132,8 @@ class Tagger(UnrolledModel):
     def inputs(self, state: State, x: Tensor) -> Tensor:
         """What the network reads of each component (B*K,4P): theta, the gradient towards psi, gamma, the likelihood."""
         theta, psi, gamma, _ = state
-        x, n = x.unsqueeze(1), self.config.flips
+        noise = self.config.noise
+        x, n = x.unsqueeze(1), 0.0 if noise.kind == "none" else noise.probability  # of a flip
         gradient = z_gradient(psi, gamma, x, n)
         likelihood = torch.softmax(-cross_entropy(flipped(psi, n), x), dim=1)
         parts = (theta, gradient.flatten(2), gamma.expand_as(psi).flatten(2), likelihood.flatten(2))

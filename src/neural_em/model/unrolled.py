@@ -3,10 +3,10 @@
 Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,H,W).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from neural_em import randomness
 from neural_em.errors import check_integer, refuse
 from neural_em.model import inference
-from neural_em.model.checks import check_array, check_values, describe, warn_if_emulated
 from neural_em.model.config import BaseConfig
 from neural_em.model.distributions import DISTRIBUTIONS, PixelDistribution
 from neural_em.model.noise import NOISES, noisy
@@ -58,6 +57,7 @@ class UnrolledModel(nn.Module):
 
     config: BaseConfig
     noise_each_step: ClassVar[bool] = True  # whether every step draws its own noise; else a sample keeps its first one
+    deviation: Tensor | None = None  # () of the E-step, in place of the config's while training anneals it
 
     def first_assignment(self, normal: Tensor) -> Tensor:
         """The first gamma: |normal| (B,K,1,H,W) normalised over K, exactly 1 where there is one component."""
@@ -74,8 +74,9 @@ class UnrolledModel(nn.Module):
 
     @property
     def distribution(self) -> PixelDistribution:
-        """The pixels' distribution, as the config names it."""
-        return DISTRIBUTIONS[self.config.distribution](self.config)
+        """The pixels' distribution; of what is added to the prior, where that is the image's own."""
+        made: Any = DISTRIBUTIONS[self.config.distribution](self.config)
+        return made if self.deviation is None else replace(made, deviation=self.deviation)
 
     def start(self, x: Tensor, components: int, gamma: Tensor | None = None,
               generator: torch.Generator | None = None) -> State:  # fmt: skip
@@ -147,19 +148,15 @@ class UnrolledModel(nn.Module):
         if check:
             check_values("x_noisy", x_noisy)
             check_values("gamma", state.gamma, slack=1e-5)  # a share may have been rounded up
-        return self.run(state, x, x_noisy, weights, None if watch else self.weighted_steps(T))
+        return self.run(state, x, x_noisy, weights, None if watch else self.loss_weights(T))
 
     def run(
-        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
-        """The loop itself, from any state, unchecked: T steps and their losses.
+        """The loop itself, from any state, unchecked: T steps and their losses, whose weights are (T,).
 
-        Args:
-            state: where to start.
-            x: T+1 clean frames; the first is not looked at.
-            x_noisy: T noisy frames.
-            weights: of each step's loss (T,).
-            watched: whose losses are wanted, and then of the states the last one alone; all where it is not given.
+        It takes T noisy frames, and T+1 clean ones, of which the first is not looked at. ``watched`` is not 0 for the
+        steps whose losses are wanted, and then of the states the last one alone; all where it is not given.
         """
         states: list[State] = []
         infos: list[Info] = []
@@ -176,11 +173,7 @@ class UnrolledModel(nn.Module):
         """The unroll, with noise and start drawn from torch's own generator."""
         return self.unroll(x, components, steps)
 
-    def rollout(self, state: State, steps: int, keys: Tensor | None = None, first: int = 0, x: Tensor | None = None,
-                noise: bool = True, rounded: bool = True,
-                generator: torch.Generator | None = None) -> Iterator[inference.Step]:  # fmt: skip
-        """Prediction without input, from any state on; see `neural_em.model.inference.roll_out`."""
-        return inference.roll_out(self, state, steps, keys, first, x, noise, rounded, generator)
+    rollout = inference.roll_out
 
     def predict(self, state: State, rounded: bool = True) -> Tensor:
         """The mixture of the components' predictions, sum_k gamma_k psi_k (B,C,H,W), rounded to what a frame can be."""
@@ -246,26 +239,47 @@ class UnrolledModel(nn.Module):
             refuse("x", f"a tensor of shape ({leading}, {', '.join(map(str, size))})", describe(x))
         check_array("x", x, tuple(x.shape), like=next(self.parameters()))
 
-    def weighted_steps(self, steps: int) -> list[bool]:
-        """Which of the steps count in the loss."""
+    def loss_weights(self, steps: int) -> list[float]:
+        """The weight of each step's loss."""
         chosen = self.config.loss_steps
         if isinstance(chosen, str):
-            return [chosen != "last" or t == steps - 1 for t in range(steps)]
-        return [weight != 0 for weight in chosen]
-
-    def step_weights(self, steps: int, like: Tensor) -> Tensor:
-        """The weight of each step's loss (T,), of the type and on the device of ``like``."""
-        chosen = self.config.loss_steps
-        if chosen == "every":
-            return like.new_ones(steps)
-        if chosen == "mean":
-            return like.new_full((steps,), 1 / steps)
-        weights = like.new_zeros(steps)
-        if chosen == "last":
-            weights[-1:] = 1
-            return weights
+            return {"every": [1.0] * steps, "mean": [1 / steps] * steps, "last": [0.0] * (steps - 1) + [1.0]}[chosen]
         if len(chosen) != steps:
             refuse("model.loss_steps", f"{steps} weights for {steps} steps", f"{len(chosen)} weights")
+        return list(chosen)
+
+    def step_weights(self, steps: int, like: Tensor) -> Tensor:
+        """The same as a tensor (T,), of the type and on the device of ``like``."""
+        chosen = self.loss_weights(steps)
+        weights = like.new_full((steps,), chosen[0])
         for t, weight in enumerate(chosen):  # filled in place: a copy from the host could not be captured in a graph
-            weights[t : t + 1] = weight
+            if weight != chosen[0]:
+                weights[t : t + 1] = weight
         return weights
+
+
+def describe(array: Any) -> str:
+    """What came instead of an array that was expected."""
+    return f"shape {tuple(array.shape)}" if isinstance(array, Tensor) else type(array).__name__
+
+
+def check_array(name: str, array: Any, shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuses an array of another shape, or of another type or device than the model's weights."""
+    if not isinstance(array, Tensor) or tuple(array.shape) != shape:
+        refuse(name, f"a tensor of shape {shape}", describe(array))
+    if array.dtype != like.dtype or array.device != like.device:
+        refuse(name, f"{like.dtype} on {like.device}, as the weights", f"{array.dtype} on {array.device}")
+
+
+def check_values(name: str, array: Tensor, slack: float = 0.0) -> None:
+    """Refuses numbers further than the slack outside [0, 1], and what is not one; waits for the array's device."""
+    if not bool(((array >= -slack) & (array <= 1 + slack)).all()):
+        got = f"values from {float(array.min()):g} to {float(array.max()):g}"
+        refuse(name, "numbers between 0 and 1", "not-a-number" if bool(array.isnan().any()) else got)
+
+
+def warn_if_emulated(array: Tensor) -> None:
+    """Warns of half precision on a CPU: most have none, and PyTorch cannot tell which do it well."""
+    if array.device.type == "cpu" and array.dtype in (torch.float16, torch.bfloat16):
+        text = f"{array.dtype} on a CPU is mostly emulated, hundreds of times slower than float32; use float32"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,7 +1,5 @@
 """What confines a component to one object: a window, for an object is in one place, and one colour."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -12,11 +10,8 @@ def windowed(eta: Tensor, share: float) -> Tensor:
     """Eta (B,K,C,H,W) whose last channel, log-odds, falls with the fourth power of the distance from their own centre.
 
     The centre is the mean place of the pixels, each by the square of its probability; the middle of the frame counts as
-    one more pixel, and is the centre of a component that predicts nothing.
-
-    Args:
-        eta: what a component would predict.
-        share: the window's radius as a share of the frame's shorter side.
+    one more pixel, and is the centre of a component that predicts nothing. The window's radius is a share of the
+    frame's shorter side.
     """
     *_, H, W = eta.shape
     odds = eta[:, :, -1:].to(torch.promote_types(eta.dtype, torch.float32))  # half precision would lose whole pixels

@@ -17,10 +17,9 @@ from neural_em.runs.writer import train_in
 from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
-from neural_em.training.loop import Callback
+from neural_em.training.loop import Callback, outcomes, take_turns
 from neural_em.training.state import Outcome
 from neural_em.training.stop import Stop
-from neural_em.training.turns import outcomes, take_turns
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset

@@ -29,10 +29,9 @@ from neural_em.training import device as devices
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.display import line
-from neural_em.training.loop import Callback, Run
+from neural_em.training.loop import Callback, Run, Steps
 from neural_em.training.state import NOT_A_NUMBER, Progress, Snapshot
 from neural_em.training.stop import Stop
-from neural_em.training.turns import Steps
 
 if TYPE_CHECKING:
     from neural_em.data import Dataset

@@ -4,8 +4,6 @@ Both take any number of samples and components (PyTorch's at least two). The ONN
 it is the step's graph inside a loop, with the same weights. PyTorch's is made for a fixed number of steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -46,7 +44,8 @@ class Step(Part):
     """`NeuralEM.step`: theta, psi, gamma, x_noisy, x_next to theta, psi, gamma and the losses."""
 
     def forward(self, theta: Tensor, psi: Tensor, gamma: Tensor, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
-        return self.step(State(theta, psi, gamma, _prior(self.model, x_noisy)), x_noisy, x_next)
+        prior = self.model.prior(x_noisy) if isinstance(self.model, NeuralEM) else None
+        return self.step(State(theta, psi, gamma, prior), x_noisy, x_next)
 
     def step(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[Tensor, ...]:
         after, info = self.model.step(state, x_noisy, x_next, check=False)
@@ -79,10 +78,6 @@ class Unroll(Part):
         return tuple(stacked((state.theta, state.psi, state.gamma, *info) for state, info in steps))
 
 
-def _prior(model: Model, x: Tensor) -> Tensor | None:
-    return model.prior(x) if isinstance(model, NeuralEM) else None
-
-
 def step_inputs(config: BaseConfig) -> tuple[str, ...]:
     """What an exported step takes, in this order."""
     return (*CARRIED, *(("prior",) if config.prior == "median" else ()), "x_noisy", "x_next")
@@ -108,7 +103,8 @@ def export(
         raise NeuralEMError(f"export: a model with model.kind={model.config.kind} cannot be exported yet")
     T = check_integer("steps", model.config.steps if steps is None else steps, least=1)
     suffix, make = FORMATS[format]
-    model = _frozen(model)
+    weights = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in model.state_dict().items()}
+    model = filled(model.config, weights, "model: weights").eval().requires_grad_(False)
     with new_folder(path, (ABOUT,), [f"{part}.{kind}" for part in PARTS for kind, _ in FORMATS.values()]) as folder:
         try:
             make(model, T, folder)
@@ -118,12 +114,6 @@ def export(
         (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
     names = {**{part: f"{part}.{suffix}" for part in PARTS}, "about": ABOUT}
     return {what: Path(path) / name for what, name in names.items()}
-
-
-def _frozen(model: Model) -> Model:
-    """A copy on the CPU, in float32, without gradients."""
-    weights = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in model.state_dict().items()}
-    return filled(model.config, weights, "model: weights").eval().requires_grad_(False)
 
 
 def _write_torch(model: Model, steps: int, folder: Path) -> None:
@@ -152,50 +142,42 @@ FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
 
 
 def _start_program(model: Model) -> Any:
-    B, K = _example_sizes(model, 1)
-    x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
-    batch, components = _free_sizes()
-    return _program(model, Start(model), (model.start(x, K).gamma, x), ({0: batch, 1: components}, {0: batch}))
+    x, start = _example(model, 1)
+    return _program(model, Start(model), (start.gamma, x[0].clone()), ("BK", "B"))
 
 
 def _step_program(model: Model) -> Any:
-    B, K = _example_sizes(model, 1)
-    x = torch.zeros(B, model.config.channels, model.config.height, model.config.width)
-    theta, psi, gamma, prior = model.start(x, K)
+    x, (theta, psi, gamma, prior) = _example(model, 1)
     own = (prior,) if prior is not None and "prior" in step_inputs(model.config) else ()
-    arguments = (theta, psi, gamma, *own, x, x.clone())  # tensors of their own: one given twice would be one input
-    batch, components = _free_sizes()
-    sizes = ({0: batch, 1: components},) * len(CARRIED) + ({0: batch},) * (len(arguments) - len(CARRIED))
-    return _program(model, StepOfImages(model) if own else Step(model), arguments, sizes)
+    arguments = (theta, psi, gamma, *own, x[0].clone(), x[1].clone())  # one given twice would be one input
+    axes = ("BK",) * len(CARRIED) + ("B",) * (len(arguments) - len(CARRIED))
+    return _program(model, StepOfImages(model) if own else Step(model), arguments, axes)
 
 
 def _unroll_program(model: Model, steps: int) -> Any:
-    B, K = _example_sizes(model, steps)
-    x = torch.zeros(steps + 1, B, model.config.channels, model.config.height, model.config.width)
-    arguments = (x, x[1:].clone(), model.start(x[0], K).gamma)
-    batch, components = _free_sizes()
-    return _program(model, Unroll(model), arguments, ({1: batch}, {1: batch}, {0: batch, 1: components}))
+    x, start = _example(model, steps)
+    return _program(model, Unroll(model), (x, x[1:].clone(), start.gamma), (".B", ".B", "BK"))
 
 
-def _example_sizes(model: Model, steps: int) -> tuple[int, int]:
-    """B and K to trace with: unlike every other size, since the tracer takes equal ones for the same."""
-    weights = {size for parameter in model.parameters() for size in parameter.shape}
-    taken = {steps, steps + 1, model.config.channels, model.config.height, model.config.width, *weights}
-    free = (size for size in (2, 3, 5, 7, 11, 13, 17, 19, 23) if size not in taken)
-    return next(free), next(free)
+def _example(model: Model, steps: int) -> tuple[Tensor, State]:
+    """Frames to trace with, and a start; B and K unlike every other size, since the tracer takes equal ones for one."""
+    frame = (model.config.channels, model.config.height, model.config.width)
+    taken = {steps, steps + 1, *frame, *(size for parameter in model.parameters() for size in parameter.shape)}
+    B, K = [size for size in (2, 3, 5, 7, 11, 13, 17, 19, 23) if size not in taken][:2]
+    x = torch.zeros(steps + 1, B, *frame)
+    return x, model.start(x[0], K)
 
 
-def _free_sizes() -> tuple[Any, Any]:
-    # the exporter takes B = B*K for a special case and writes its opposite into the program: K = 1 is left out
-    return torch.export.Dim("batch", min=1), torch.export.Dim("components", min=2)
+def _program(model: Model, module: nn.Module, arguments: tuple[Tensor, ...], axes: tuple[str, ...]) -> Any:
+    """The module as an exported program, whose arguments have any size along the axes called B and K.
 
-
-def _program(
-    model: Model, module: nn.Module, arguments: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...]
-) -> Any:
-    """The module as an exported program; a gradient that its M-step takes is written out first, as plain operations."""
+    A gradient that the M-step takes is written out first, as plain operations.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    # the exporter takes B = B*K for a special case and writes its opposite into the program: K = 1 is left out
+    free = {"B": torch.export.Dim("batch", min=1), "K": torch.export.Dim("components", min=2)}
+    dynamic = tuple({i: free[axis] for i, axis in enumerate(names) if axis in free} for names in axes)
     with _quiet():
         if differentiated_twice(getattr(model, "m_step", None)):
             table = {torch.ops.aten.convolution_backward.default: _convolution_backward}
@@ -253,11 +235,8 @@ def _description(model: Model, format: str, steps: int) -> dict[str, Any]:
 def _quiet() -> Iterator[None]:
     """The exporters talk of their progress and of packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
+    with contextlib.ExitStack() as undo, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        undo.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        warnings.simplefilter("ignore")
+        yield

@@ -1,7 +1,5 @@
 """Folders that appear whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -69,10 +67,10 @@ def check_new(target: Path, always: Sequence[str], sometimes: Sequence[str]) -> 
             got = "a file" if target.exists() else "a link to nowhere"
             refuse(f"{target}", "the name of a folder to write", got)
         names = (*always, *sometimes) if all((target / name).exists() for name in always) else ()
-        other = next((name for name, folder in _held(target) if not _known(name, folder, names)), None)
-    if other is not None:
-        what = "a new or empty folder" + (", or an earlier result with nothing else in it" if always else "")
-        refuse(f"{target}", what, f"one that holds {other}")
+        for held, folder in _held(target):
+            if not any(fnmatchcase(held, name) or (folder and name.startswith(f"{held}/")) for name in names):
+                what = "a new or empty folder" + (", or an earlier result with nothing else in it" if always else "")
+                refuse(f"{target}", what, f"one that holds {held}")
 
 
 def _held(target: Path) -> Iterator[tuple[str, bool]]:
@@ -84,7 +82,3 @@ def _held(target: Path) -> Iterator[tuple[str, bool]]:
     for place, folders, files in os.walk(target, onerror=fail):
         for name in sorted((*folders, *files)):
             yield (Path(place) / name).relative_to(target).as_posix(), name in folders
-
-
-def _known(name: str, folder: bool, names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, each) or (folder and each.startswith(f"{name}/")) for each in names)

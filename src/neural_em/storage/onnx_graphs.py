@@ -1,7 +1,5 @@
 """ONNX graphs: the exported step with names for people, and the unroll as a loop around it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

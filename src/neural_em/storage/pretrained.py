@@ -1,7 +1,5 @@
 """Trained models: those shipped inside the package, by name, and those of runs and files, by path."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +53,7 @@ class Card:
 
 def models() -> list[Card]:
     """The models shipped with the package, by name."""
-    return [_card(path.stem, path) for path in sorted(FOLDER.glob(f"*{_SUFFIX}"), key=lambda path: path.stem)]
+    return [shipped(name) for name in _names()]
 
 
 def pretrained(name: str, device: torch.device | str = "cpu") -> Model:
@@ -70,8 +68,7 @@ def pretrained(name: str, device: torch.device | str = "cpu") -> Model:
 
 def shipped(name: str) -> Card:
     """The shipped model of that name."""
-    names = sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
-    if not names:
+    if not (names := _names()):
         raise NeuralEMError(f"model {name!r}: this version of the package ships no models")
     if name not in names:
         unknown("model", name, names)
@@ -100,8 +97,12 @@ def find_model(name: str | os.PathLike[str]) -> Card:
         return _card(str(path), path / BEST)
     if there:
         return _card(str(path), path)
-    names = ", ".join(sorted(card.stem for card in FOLDER.glob(f"*{_SUFFIX}"))) or "none in this version"
+    names = ", ".join(_names()) or "none in this version"
     refuse("model", f"a shipped model ({names}), a run folder or a weight file", repr(os.fspath(name)))
+
+
+def _names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
 
 
 def _is_shipped(name: str | os.PathLike[str]) -> bool:

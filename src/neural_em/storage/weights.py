@@ -1,7 +1,5 @@
 """One model, one safetensors file: the weights as tensors, the config as JSON in the header."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -53,7 +51,13 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Mo
     config, _, tensors = read(path)
     if len({tensor.dtype for tensor in tensors.values()}) > 1:
         refuse(f"{path}: weights", "one type for all", sorted({str(tensor.dtype) for tensor in tensors.values()}))
-    weights = {name: full_precision(tensor, f"{path}: weights {name}") for name, tensor in tensors.items()}
+    weights = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS:
+            refuse(f"{path}: weights {name}", "floating point weights", tensor.dtype)
+        check_finite(tensor, f"{path}: weights {name}")
+        dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        weights[name] = tensor.to(dtype, copy=True)  # the file may change under what was read
     return filled(config, weights, f"{path}: weights").requires_grad_(True).to(device)
 
 
@@ -90,14 +94,6 @@ def read(path: str | os.PathLike[str]) -> tuple[BaseConfig, dict[str, Any], dict
         return configs.from_dict(BaseConfig, values), notes, tensors
     except NeuralEMError as error:
         raise NeuralEMError(f"{path}: {error}") from None
-
-
-def full_precision(tensor: Tensor, name: str) -> Tensor:
-    """Half precision as float32; finite numbers only; a copy, since the file may change under what was read."""
-    if tensor.dtype not in FLOATS:
-        refuse(name, "floating point weights", tensor.dtype)
-    check_finite(tensor, name)
-    return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32, copy=True)
 
 
 def check_finite(tensor: Tensor, name: str) -> None:

@@ -1,7 +1,5 @@
 """How a model is trained; the defaults are the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -102,7 +100,6 @@ class TrainingConfig(fields.Checked):
     }
 
     def check_together(self) -> None:
-        """Refuses what makes no sense."""
         if self.truncate and self.segment is None:
             raise NeuralEMError("training.truncate=true needs training.segment, the steps of a segment")
         if self.precision == "bf16" and self.engine != "fast":

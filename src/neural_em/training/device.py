@@ -1,10 +1,8 @@
 """Where training runs and in which precision."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -56,27 +54,17 @@ def products(precision: str, device: torch.device, deterministic: bool = False) 
     if device.type != "cuda":
         yield
         return
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    coarse = resolve(precision, device) in ("tf32", "bf16")
-    torch.set_float32_matmul_precision("high" if coarse else "highest")
-    torch.backends.cudnn.allow_tf32 = coarse
-    try:
-        with _same_bits() if deterministic else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
-@contextmanager
-def _same_bits() -> Iterator[None]:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's condition; it reads it once, so it stays
     memory: Any = torch.utils.deterministic
-    mode, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False  # nothing reads what was not written
-    try:
+    with ExitStack() as undo:
+        undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        undo.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
+        coarse = resolve(precision, device) in ("tf32", "bf16")
+        torch.set_float32_matmul_precision("high" if coarse else "highest")
+        torch.backends.cudnn.allow_tf32 = coarse
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's condition, read once: it stays
+            undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+            undo.callback(setattr, memory, "fill_uninitialized_memory", memory.fill_uninitialized_memory)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = False  # nothing reads what was not written
         yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-        memory.fill_uninitialized_memory = filled

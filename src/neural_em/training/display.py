@@ -1,7 +1,5 @@
 """What a user sees of training: bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import time
@@ -38,7 +36,6 @@ class Plain:
         self._shown: dict[str, float] = {}
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
-        """Shows an event."""
         now = time.monotonic()
         run = info.get("run", "")
         if event == "steps" and now - self._shown.setdefault(run, now) < _QUIET_SECONDS:
@@ -57,7 +54,6 @@ class Bars:
         self._tasks: dict[str, Any] = {}
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
-        """Shows an event."""
         run = info.get("run", "")
         if event == "start":
             self._tasks[run] = self.progress.add_task(run or "epoch", total=info["steps"], completed=info["step"],

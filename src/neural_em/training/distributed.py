@@ -3,8 +3,6 @@
 The first process reads and writes the run folder; what the others need from there is handed to them here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from torch import Tensor
 from neural_em.errors import NeuralEMError, refuse
 
 T = TypeVar("T")
-_MAX_BYTES = 1 << 28  # of a message between processes
 
 
 def rank() -> int:
@@ -151,8 +148,6 @@ def _broadcast_text(text: str, device: torch.device) -> str:
     data = text.encode()
     length = torch.tensor(len(data), device=device)
     dist.broadcast(length, src=0)
-    if not 0 <= int(length) <= _MAX_BYTES:
-        refuse("message between processes", f"at most {_MAX_BYTES} bytes", int(length))
     values = torch.zeros(int(length), dtype=torch.uint8, device=device)
     if is_first():
         values.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))

@@ -1,36 +1,33 @@
-"""The loop of one run: steps, validation, early stopping; it can be stopped at any step and gone on with.
+"""The loop of a run: steps, validation, early stopping; it can be stopped at any step and gone on with.
 
 A run is a generator that does one step at a time, so that several runs can take turns in one process. Nothing waits
 for a GPU but every few steps, when the losses that were collected there are read. It leaves nothing behind but a
 trained model: whoever wants to keep what it does listens to its events.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from neural_em import config as configs
+from neural_em.data import Dataset
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import Model
 from neural_em.training import distributed, order
 from neural_em.training.config import TrainingConfig
 from neural_em.training.state import Outcome, Progress, Snapshot
-from neural_em.training.step import TrainingStep
+from neural_em.training.step import TrainingStep, fill
 from neural_em.training.stop import REASONS, Stop
 from neural_em.training.validation import BINDING_FAILURES, USUAL_STEPS, validate
 
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
-
 Callback = Callable[[str, dict[str, Any]], None]
+Steps = Generator[None, None, Outcome]
 _WATCHED = {"cpu": 1, "cuda": 32}  # steps between two looks at the losses; each makes the host wait for the GPU
 
 
@@ -69,7 +66,7 @@ class Run:
         self._watched = 0  # steps of this epoch whose losses were looked at
         self._clock = time.monotonic()
 
-    def train(self) -> Generator[None, None, Outcome]:
+    def train(self) -> Steps:
         """Trains from where the run stands until it is finished or stopped; yields after each step."""
         self._set_up()
         self.tell("start", step=self.progress.step, epoch=self.progress.epoch)
@@ -128,21 +125,20 @@ class Run:
             if scores is None:
                 self.stopped = self.stop.reason
                 return
-            if scores.loss is None or not math.isfinite(scores.loss):
-                self._refuse_number(f"validation loss after epoch {progress.epoch + 1}", scores.loss)
-            numbers = scores.numbers(self.config.components)
+            loss = scores.validation_loss
+            if loss is None or not math.isfinite(loss):
+                self._refuse_number(f"validation loss after epoch {progress.epoch + 1}", loss)
+            numbers = {**scores._asdict(), "binding": scores.binding_failure(self.config.components)}
         self._pass_time()
-        row = progress.next_row(self.steps, float(self._losses.to(torch.float64).mean()), numbers)
         before = progress.rows[-1].binding if progress.rows else ""
+        row = progress.close_epoch(self.steps, float(self._losses.to(torch.float64).mean()), numbers)
         if row.binding and row.binding != before:
             text = f"binding failure from epoch {row.epoch} on: {BINDING_FAILURES[row.binding]}"
             early = f"; usual in the first {USUAL_STEPS} steps, of which this run has done {row.steps}, and then gone"
             self.tell("warning", text=text + early * (row.steps < USUAL_STEPS))
         elif before and not row.binding:
-            self.tell(
-                "note", text=f"binding failure gone after epoch {row.epoch}: the components share the picture out"
-            )
-        progress.close_epoch(row)
+            text = f"binding failure gone after epoch {row.epoch}: the components share the picture out"
+            self.tell("note", text=text)
         self._watched = 0
         state = functools.cache(self.snapshot)  # made once, and only if somebody wants it
         if row.best and distributed.is_first():
@@ -167,28 +163,18 @@ class Run:
         values = distributed.from_first(lambda: configs.to_dict(start.progress), self.device)
         self.progress, self.best = configs.from_dict(Progress, values), start.best
         tensors = distributed.tensors_from_first(start.tensors, self.device)
-        self._load(tensors)
+        if self.progress.step > self.steps:
+            refuse("checkpoint: step", f"at most {self.steps}, the steps of an epoch", self.progress.step)
+        for name, tensor in self.model.state_dict().items():
+            fill(tensor, tensors, f"model.{name}", "checkpoint")
+        if self.progress.step:
+            fill(self._losses[: self.progress.step], tensors, "losses", "checkpoint")
         self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
         memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
         if memory:
             self._step.load_state(memory)
         self._watched = self.progress.step
         self._clock = time.monotonic()
-
-    def _load(self, tensors: dict[str, Tensor]) -> None:
-        """Weights and losses of a start into their places, if they fit."""
-        state = self.model.state_dict()
-        expected = {f"model.{name}": tuple(tensor.shape) for name, tensor in state.items()}
-        if self.progress.step:
-            expected["losses"] = (self.progress.step,)
-        for name, shape in expected.items():
-            if name not in tensors or tuple(tensors[name].shape) != shape or self.progress.step > self.steps:
-                got = tuple(tensors[name].shape) if name in tensors else "nothing"
-                refuse(f"checkpoint: {name}", f"shape {shape}", got)
-        for name, tensor in state.items():
-            tensor.copy_(tensors[f"model.{name}"])
-        if self.progress.step:
-            self._losses[: self.progress.step].copy_(tensors["losses"])
 
     def snapshot(self, optimizer: bool = True) -> Snapshot:
         """What the run goes on from, as it is now; broken weights are refused, so that they replace no good ones."""
@@ -230,3 +216,49 @@ class Run:
         info = {"run": self.name, "epochs": self.epochs, "steps": self.steps, **info}
         for callback in self.callbacks:
             callback(event, info)
+
+
+def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
+    """Trains all runs to their ends, one step of each in turn; one that fails does not hold up the others.
+
+    On a GPU each has a stream of its own, so that they overlap.
+    """
+    results: dict[str, Outcome | NeuralEMError] = {}
+    streams = {name: _stream(device, len(runs)) for name in runs}
+    waiting = dict(runs)
+    while waiting:
+        for name, run in list(waiting.items()):
+            try:
+                with torch.cuda.stream(streams[name]), distributed.peers_watched():
+                    next(run)
+                continue
+            except StopIteration as end:
+                results[name] = end.value
+            except NeuralEMError as error:
+                if distributed.world_size() > 1:  # the processes could no longer keep in step
+                    raise
+                results[name] = error
+            except OSError as error:
+                where = ": ".join(str(part) for part in (name, error.filename) if part) or "run"
+                results[name] = NeuralEMError(f"{where}: {error.strerror or error}")
+            del waiting[name]
+    return {name: results[name] for name in runs}
+
+
+def outcomes(results: Mapping[str, Outcome | NeuralEMError]) -> list[Outcome]:
+    """The outcomes, if all runs have one; the errors in one line if not."""
+    errors = [result for result in results.values() if isinstance(result, NeuralEMError)]
+    if len(errors) == 1 and len(results) == 1:
+        raise errors[0]
+    if errors:
+        text = "; ".join(str(error) for error in errors)
+        raise NeuralEMError(f"{len(errors)} of {len(results)} runs failed, the others finished: {text}")
+    return [result for result in results.values() if isinstance(result, Outcome)]
+
+
+def _stream(device: torch.device, count: int) -> torch.cuda.Stream | None:
+    if device.type != "cuda" or count == 1:
+        return None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))  # the data were made there
+    return stream

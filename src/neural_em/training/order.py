@@ -4,10 +4,6 @@ There is no random state to carry or to save: an epoch's order is a permutation 
 of a sample are drawn from a key that belongs to the sample in that epoch, whichever process holds it.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -15,13 +11,6 @@ from neural_em import randomness
 
 # keep these numbers apart from every other use of a seed
 _ORDER, _SAMPLE, _VALIDATION, _COMPONENTS = 0x0D3E5, 0x5A3B1, 0x7A11D, 0xC0397
-
-
-class Plan(NamedTuple):
-    """One epoch: for each of S steps the indices and the keys of its B samples."""
-
-    indices: Tensor  # (S,B)
-    keys: Tensor  # (S,B)
 
 
 def steps_of(size: int, batch_size: int) -> tuple[int, int]:
@@ -33,8 +22,8 @@ def steps_of(size: int, batch_size: int) -> tuple[int, int]:
 def plan(
     seed: int, epoch: int, size: int, batch_size: int, device: torch.device | str = "cpu", fresh: bool = False,
     fixed: bool = False,
-) -> Plan:  # fmt: skip
-    """The samples of an epoch, counted from 0, in their order, on the device.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The samples of an epoch, counted from 0, in their order: for each of S steps indices (S,B) and keys (S,B).
 
     ``fresh``: never the same sample twice: epoch e draws on samples e * size and up. ``fixed``: the same neighbours
     are a batch in every epoch; only the batches change their order.
@@ -47,7 +36,7 @@ def plan(
         indices = randomness.permutation(key, size)[: steps * batch].view(steps, batch)
     if fresh:
         indices = indices + epoch * size
-    return Plan(indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device))
+    return indices, randomness.keys(seed, _SAMPLE, epoch, indices, device=device)
 
 
 def components(seed: int, epoch: int, steps: int, low: int, high: int) -> list[int]:

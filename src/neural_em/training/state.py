@@ -1,11 +1,9 @@
 """How far a run has come: all that it needs to go on as if it had never stopped, and what comes out of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -30,11 +28,9 @@ class Row:
     ari_last: float | None = None  # ARI at the last step
     ari_mean: float | None = None  # mean ARI over all steps
     confidence: float | None = None  # mean over scored pixels of the largest responsibility, last step
-    # share of the scored pixels that the component with the most of them explains, last step
-    largest_share: float | None = None
+    largest_share: float | None = None  # share of them that the component with the most explains, last step
     binding: str = ""  # what kind of binding failure the validation showed; empty for none
-    # whether this epoch had the lowest validation loss so far; training loss, where there is no validation
-    best: bool = False
+    best: bool = False  # whether its validation loss is the lowest so far; training loss, where there is none
     seconds: float = 0.0  # time the epoch took
 
 
@@ -59,24 +55,18 @@ class Progress:
             return PATIENCE
         return EPOCHS if self.epoch >= epochs else None
 
-    def improves(self, loss: float) -> bool:
-        """Whether a loss is the lowest so far."""
-        return self.best_loss is None or loss < self.best_loss
-
-    def next_row(self, steps: int, loss: float, numbers: Mapping[str, Any]) -> Row:
-        """The present epoch in numbers: its steps, training loss, and what validation found."""
-        epoch, best = self.epoch + 1, self.improves(numbers.get("validation_loss", loss))
-        return Row(epoch, epoch * steps, loss, best=best, seconds=round(self.epoch_seconds, 3), **numbers)
-
-    def close_epoch(self, row: Row) -> None:
-        """Adds a finished epoch; the lower loss counts, that of the training where there is no validation."""
-        loss = row.loss if row.validation_loss is None else row.validation_loss
-        if self.improves(loss):
-            self.best_loss, self.best_epoch, self.waited = loss, row.epoch, 0
+    def close_epoch(self, steps: int, loss: float, numbers: Mapping[str, Any]) -> Row:
+        """Adds the present epoch, now finished: its steps, its training loss and what validation found."""
+        epoch, judged = self.epoch + 1, numbers.get("validation_loss", loss)
+        best = self.best_loss is None or judged < self.best_loss
+        row = Row(epoch, epoch * steps, loss, best=best, seconds=round(self.epoch_seconds, 3), **numbers)
+        if best:
+            self.best_loss, self.best_epoch, self.waited = judged, epoch, 0
         else:
             self.waited += 1
-        self.epoch, self.step, self.epoch_seconds = row.epoch, 0, 0.0
+        self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
         self.rows = (*self.rows, row)
+        return row
 
     @property
     def best_row(self) -> Row | None:
@@ -106,7 +96,7 @@ class Snapshot:
     best: dict[str, Tensor] = field(default_factory=dict)  # the best epoch's weights, where there was one
 
     @classmethod
-    def of_weights(cls, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Snapshot:
+    def of_weights(cls, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Self:
         """A new run with these weights, by the model's own names, and this memory of Adam, which may be empty."""
         tensors = {f"model.{name}": tensor.cpu() for name, tensor in weights.items()}
         kept = {f"optimizer.{name.removeprefix('optimizer.')}": tensor for name, tensor in memory.items()}

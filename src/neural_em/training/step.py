@@ -1,30 +1,27 @@
-"""One training step of one model: gather a batch, draw its noise and start, unroll, go back, Adam.
+"""One training step of one model: gather a batch, draw its noise and start, unroll, go back, Adam; and its memory.
 
 On a GPU the whole step is recorded once as a CUDA graph and then replayed, so that the thousand small kernels of an
 unroll follow each other without waiting for Python.
 """
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from neural_em.data import Dataset
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.model import Model, NeuralEM
-from neural_em.model.distributions import Gaussian, Masked
+from neural_em.model import BaseConfig, Model, NeuralEM, State, build
+from neural_em.model.distributions import Gaussian
 from neural_em.model.fast import accelerate
 from neural_em.model.fast.graphs import no_collection
 from neural_em.training.config import TrainingConfig
-from neural_em.training.segments import segmented_gradients
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
 
 Step = Callable[[Tensor, Tensor], Tensor]
+_COPIES = 4  # of the weights: they themselves, their gradients, Adam's two moments
+_KEPT = 0.5  # of what the plain step keeps for the backward pass; the fast one keeps about so much
 
 
 class TrainingStep:
@@ -55,7 +52,7 @@ class TrainingStep:
             }
         self.deviation: Tensor | None = None  # of the E-step, where it is annealed: a graph reads it from where it lies
         if config.first_deviation is not None:
-            if not isinstance(model, NeuralEM) or not isinstance(model.distribution, Gaussian | Masked):
+            if not isinstance(model, NeuralEM) or not isinstance(model.distribution, Gaussian):
                 raise NeuralEMError("training.first_deviation is for model.distribution=gaussian or masked")
             self.deviation = next(model.parameters()).new_tensor(config.first_deviation)
         self.steps: dict[tuple[int, float, int], Step] = {}  # one graph for each size of batch and number of components
@@ -100,42 +97,32 @@ class TrainingStep:
 
     def _gradients(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
         """Puts the gradients into the parameters; the loss."""
-        if self.deviation is None:
-            return self._gradients_of(x, keys, share, K)
-        network: Any = self.network
+        network, T, segment = self.network, self.config.steps, self.config.segment
+        x_noisy, gamma = network.draw(x, K, keys, T)
+        self.optimizer.zero_grad(set_to_none=True)
         network.deviation = self.deviation
         try:
-            return self._gradients_of(x, keys, share, K)
+            if segment is not None:
+                x = network.frames(x, T, check=False)
+                start = network.start(x[0], K, gamma)
+                return segmented_gradients(network, x, x_noisy, start, share, segment, self.config.truncate)
+            loss = network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False, watch=False).loss * share
+            loss.backward()
+            return loss.detach()
         finally:
             network.deviation = None  # validation has the model's own
 
-    def _gradients_of(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
-        T = self.config.steps
-        x_noisy, gamma = self.network.draw(x, K, keys, T)
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.config.segment is not None:
-            x = self.network.frames(x, T, check=False)
-            start = self.network.start(x[0], K, gamma)
-            return segmented_gradients(
-                self.network, x, x_noisy, start, share, self.config.segment, self.config.truncate
-            )
-        loss = self.network.unroll(x, K, T, x_noisy=x_noisy, gamma=gamma, check=False, watch=False).loss * share
-        loss.backward()
-        return loss.detach()
-
     def _update(self, loss: Tensor) -> Tensor:
+        """A step of Adam, on the sum of all processes' gradients; the sum of their losses."""
         if self.world_size > 1:
-            loss = self._sum_over_processes(loss)
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients] + [loss.reshape(1)])
+            torch.distributed.all_reduce(flat)
+            for gradient, part in zip(gradients, flat[:-1].split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+            loss = flat[-1]
         self.optimizer.step()
         return loss
-
-    def _sum_over_processes(self, loss: Tensor) -> Tensor:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients] + [loss.reshape(1)])
-        torch.distributed.all_reduce(flat)
-        for gradient, part in zip(gradients, flat[:-1].split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
-        return flat[-1]
 
     def _record(self, indices: Tensor, keys: Tensor, share: float, K: int) -> Step:
         """The step as a CUDA graph, or as it is, with a warning, where it cannot be recorded."""
@@ -198,8 +185,95 @@ class TrainingStep:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 for key, value in self.optimizer.state[parameter].items():
-                    given = tensors.get(f"{name}.{key}")
-                    if given is None or given.shape != value.shape:
-                        got = "nothing" if given is None else tuple(given.shape)
-                        refuse(f"optimizer: {name}.{key}", f"shape {tuple(value.shape)}", got)
-                    value.copy_(given)
+                    fill(value, tensors, f"{name}.{key}", "optimizer")
+
+
+def fill(target: Tensor, tensors: Mapping[str, Tensor], name: str, what: str) -> None:
+    """Puts the tensor of that name into its place, if it fits."""
+    given = tensors.get(name)
+    if given is None or given.shape != target.shape:
+        got = "nothing" if given is None else tuple(given.shape)
+        refuse(f"{what}: {name}", f"shape {tuple(target.shape)}", got)
+    target.copy_(given)
+
+
+def segmented_gradients(
+    network: Model, x: Tensor, x_noisy: Tensor, start: State, share: float, length: int, truncate: bool
+) -> Tensor:
+    """Adds the gradients of ``share`` times the unroll's loss to the parameters, keeping ``length`` steps at a time.
+
+    Without truncation they are exact: the states between the segments are found first, then each segment is run again,
+    from the last to the first, and handed the gradient of the state it ends in. With truncation each segment goes back
+    on its own, as soon as it is run, and no gradient crosses its borders.
+
+    Frames x (T+1,B,C,H,W), x_noisy (T,B,C,H,W); ``start`` is the state before the first step. Returns the loss,
+    detached.
+    """
+    weights, watched = network.step_weights(len(x_noisy), x) * share, network.loss_weights(len(x_noisy))
+    spans = [slice(i, min(i + length, len(x_noisy))) for i in range(0, len(x_noisy), length)]
+
+    def run(state: State, span: slice) -> tuple[State, Tensor]:
+        out = network.run(state, x[span.start : span.stop + 1], x_noisy[span], weights[span], watched[span])
+        return State(out.theta[-1], out.psi[-1], out.gamma[-1], state.prior), out.loss
+
+    if truncate:
+        losses = []
+        for span in spans:
+            start, loss = run(_cut(start), span)
+            losses.append(loss.detach())
+            if loss.requires_grad:
+                loss.backward()
+        return torch.stack(losses).sum()
+
+    states, learned = [start], start.prior if start.prior is not None and start.prior.requires_grad else None
+    with torch.no_grad():
+        for span in spans[:-1]:
+            states.append(run(states[-1], span)[0])
+    losses, after = [], None
+    for span, before in zip(reversed(spans), reversed(states), strict=True):
+        before = _cut(before, learned is not None)
+        for part in (before.theta, before.psi, before.gamma):
+            part.requires_grad_()
+        end, loss = run(before, span)
+        roots: list[tuple[Tensor, Tensor | None]] = [(loss, None)]
+        if after is not None:  # what the later segments want of this one's end
+            parts = zip(end, after, strict=True)
+            roots += [(part, grad) for part, grad in parts if part is not None and grad is not None]
+        roots = [(root, gradient) for root, gradient in roots if root.requires_grad]
+        torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+        after = tuple(None if part is None else part.grad for part in before)
+        losses.append(loss.detach())
+    if learned is not None and after is not None:  # the start, too, comes from the learned prior
+        torch.autograd.backward([start.psi, learned], [after[1], after[3]])
+    return torch.stack(losses).sum()
+
+
+def _cut(state: State, learned: bool = False) -> State:
+    """The state without what it came from; a learned prior is cut off only where its gradient is wanted by itself."""
+    theta, psi, gamma, prior = state
+    prior = prior.detach().requires_grad_() if prior is not None and learned else prior
+    return State(theta.detach(), psi.detach(), gamma.detach(), prior)
+
+
+def memory_needed(config: BaseConfig, training: TrainingConfig, frames: int) -> int:
+    """About how many bytes a training step takes: for the weights, and for what a batch keeps for the backward pass."""
+    kept = 0  # by one step on one sample
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        if id(tensor) not in weights and id(tensor._base) not in weights:
+            kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.device("meta"):  # shapes, without numbers
+        model = build(config)
+        weights = {id(weight): weight.numel() for weight in model.parameters()}
+        x = torch.zeros(1, config.channels, config.height, config.width)
+        gamma = torch.ones(1, training.components, 1, config.height, config.width)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            try:
+                model.advance(model.first_state(x, gamma), x, x, True)
+            except RuntimeError:  # N-EM's step takes gradients itself, and nobody may look on; it keeps little
+                kept = 0
+    steps = training.segment or training.steps or (frames - 1 if frames > 1 else config.steps)
+    return int(4 * _COPIES * sum(weights.values()) + _KEPT * kept * training.batch_size * steps)

@@ -1,12 +1,10 @@
 """Reasons to stop that come from outside: Ctrl-C, a signal from the system, the time that was given."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 from neural_em.errors import refuse
@@ -41,7 +39,6 @@ class Stop:
             yield
             return
         signals = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in signals}
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked = True
@@ -50,10 +47,7 @@ class Stop:
             with suppress(RuntimeError):  # in the middle of another line, standard output cannot take this one
                 self.notice("stopping after this step; press Ctrl-C again to stop at once")
 
-        for number in signals:
-            signal.signal(number, ask)
-        try:
+        with ExitStack() as undo:
+            for number in signals:
+                undo.callback(signal.signal, number, signal.signal(number, ask))
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -1,14 +1,13 @@
 """Validation: loss and scores on fixed samples, as a rule with fixed noise and starts, so that epochs compare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from neural_em.data import Dataset
 from neural_em.evaluation import grouping_scores
 from neural_em.model import Model
 from neural_em.model.inference import batch_that_fits, infer, next_groups
@@ -16,9 +15,6 @@ from neural_em.model.mixture import foreground
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
 from neural_em.training.order import validation_keys
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
 
 _LARGEST_BATCH = 500
 ONE_COMPONENT, UNIFORM, ALIKE = "one component", "uniform", "alike"
@@ -34,7 +30,7 @@ TELLS_APART = 0.11  # no epoch of the recorded runs that was below it had an AMI
 class Validation(NamedTuple):
     """Means over the validation samples, named as in `Row`; None where there was nothing to take a mean of."""
 
-    loss: float | None
+    validation_loss: float | None
     upper_bound: float | None
     confidence: float | None
     largest_share: float | None
@@ -52,11 +48,6 @@ class Validation(NamedTuple):
         if self.largest_share > 0.95:
             return ONE_COMPONENT
         return ALIKE if self.confidence - self.largest_share < TELLS_APART * (1 - self.largest_share) else ""
-
-    def numbers(self, components: int) -> dict[str, Any]:
-        """All of it under the names of a `Row`."""
-        values = self._asdict()
-        return {"validation_loss": values.pop("loss"), "binding": self.binding_failure(components), **values}
 
 
 @torch.no_grad()

@@ -1,7 +1,5 @@
 """The fast twin of layer norm and non-linearity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,60 +7,62 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neural_em.model.fast.convolutions import interleave
-from neural_em.model.fast.gathering import SharedParameters, StepMemory, Tape, memory_there_and_back
+from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
+from neural_em.model.fast.linear import Twin
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
-Ready = tuple[tuple[Tensor, ...], Tape | None, tuple[StepMemory, StepMemory]]
 # their gradients need the result only
 IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
 
-class FastActivation(nn.Module):
+class FastActivation(Twin):
     """The twin of an activation: one kernel where there are kernels.
 
     The phases of an up-convolution before it are put in place here; the kernel also adds a convolution's bias.
     """
 
-    layer: Any  # the plain one
     before: Any  # the plain convolution before it
 
     def __init__(self, layer: Activation, kernels: Any, before: nn.Module | None) -> None:
-        super().__init__()
-        vars(self).update(layer=layer, before=before)  # not as modules: their parameters are not the twin's own
+        super().__init__(layer)
+        vars(self)["before"] = before
         self.kernels, self.phases = kernels, type(before) is UpConvolution
         self.adds_bias = absorbs(layer, before, kernels)
-        self.held: Ready | None = None  # what `made_ready` gave, during an unroll
+        self.rows: tuple[StepMemory, StepMemory] | None = None  # memory for what the kernels make in an unroll
 
     def hold(self, steps: int) -> None:
-        """Makes the kernels' parameters ready for an unroll of so many steps; for none, they are so at each use."""
-        self.held = self.made_ready(steps) if self.kernels and steps else None
+        super().hold(steps if self.kernels else 0)
+        self.rows = memory_there_and_back(steps) if steps else None
 
-    def made_ready(self, steps: int = 1) -> Ready:
-        """Scale, offset and bias, the tape for their gradients, if those are wanted, and memory for all steps."""
-        bias, tape = self.before.bias if self.adds_bias else None, None
-        parts = tuple(part for part in (self.layer.scale, self.layer.offset, bias) if part is not None)
-        if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-            tape = Tape(lambda each: tuple(each.sum(dim=0)))
-            parts = SharedParameters.apply(tape, *parts)
-        return parts, tape, memory_there_and_back(steps)
+    def ready(self) -> tuple[Tensor, ...]:
+        """Scale, offset and bias."""
+        bias = self.before.bias if self.adds_bias else None
+        return tuple(part for part in (self.layer.scale, self.layer.offset, bias) if part is not None)
+
+    def gradients(self, parts: tuple[Tensor, ...], each: Tensor) -> tuple[Tensor, ...]:
+        """The sums over all samples' parts (N,3,C)."""
+        return tuple(each.sum(dim=0))
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C) or (N,C,H,W); what else an activation may be given is left to the plain one."""
         if x.dim() not in (2, 4):
             return self.layer(x)
-        if not self.kernels or self.layer.scale is None or not self.kernels.row_fits(x, self.phases):
-            return self.plain(x)
-        parts, tape, rows = self.held or self.made_ready()
-        scale, offset, bias = (*parts, None)[:3]
-        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, x, scale, offset, bias, False)
+        return self.fused(x) if self.fits(x) else self.plain(x)
 
     def with_state(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of (N,C), a recurrent layer's: what it gives, and its next state, the sigmoid of x."""
-        if not self.kernels or self.layer.scale is None or x.dim() != 2 or not self.kernels.row_fits(x, False):
-            return self(x), torch.sigmoid(x)
-        (scale, offset, *_), tape, rows = self.held or self.made_ready()
-        y, state = self.kernels.Activation.apply(tape, rows, self.layer.kind, False, x, scale, offset, None, True)
-        return y, state
+        return self.fused(x, True) if x.dim() == 2 and self.fits(x) else (self(x), torch.sigmoid(x))
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether there is a kernel for x."""
+        return bool(self.kernels and self.layer.scale is not None and self.kernels.row_fits(x, self.phases))
+
+    def fused(self, x: Tensor, with_state: bool = False) -> Any:
+        """Of x, in one kernel; see `kernels.Activation`."""
+        parts, tape = self.held or self.made_ready()
+        rows = self.rows or memory_there_and_back(1)
+        given = (x, *parts, None)[:4]  # scale, offset, and the bias if it is added here
+        return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, *given, with_state)
 
     def plain(self, x: Tensor) -> Tensor:
         """The same with PyTorch's own layer norm, whose scales are one for each number of a sample."""

@@ -3,8 +3,6 @@
 On any device; the fused GPU kernels in `kernels/assignment.py` compute the same.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

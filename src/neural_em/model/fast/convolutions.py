@@ -1,7 +1,5 @@
 """The fast twins of the convolutions in `networks.py`: the same numbers, on the same parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -11,15 +9,18 @@ from torch import Tensor, nn
 from neural_em.model.fast.linear import Linear, constant, long_product
 
 
-class FastImage(Linear):
-    """A convolution: stride and padding are the subclass's."""
+class FastConvolution(Linear):
+    """4x4, stride 2."""
 
-    stride: int
-    padding = 1
+    stride = 2
+
+    def ready(self) -> tuple[Tensor, ...]:
+        """The weight with its channels last in memory, as the images are, and the bias."""
+        return self.typed(self.layer.weight.contiguous(memory_format=torch.channels_last))
 
     @classmethod
     def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.conv2d(x, weight, bias, stride=cls.stride, padding=cls.padding)
+        return F.conv2d(x, weight, bias, stride=cls.stride, padding=1)
 
     @classmethod
     def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -32,20 +33,9 @@ class FastImage(Linear):
     @classmethod
     def backward(cls, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
         """Gradients of input, weight and bias, those that are wanted."""
-        stride, padding = [cls.stride] * 2, [cls.padding] * 2
         return torch.ops.aten.convolution_backward(
-            gradient, x, weight, [weight.shape[0]], stride, padding, [1, 1], False, [0, 0], 1, wanted
+            gradient, x, weight, [weight.shape[0]], [cls.stride] * 2, [1, 1], [1, 1], False, [0, 0], 1, wanted
         )
-
-
-class FastConvolution(FastImage):
-    """4x4, stride 2."""
-
-    stride = 2
-
-    def ready(self) -> tuple[Tensor, ...]:
-        """The weight with its channels last in memory, as the images are, and the bias."""
-        return self.typed(self.layer.weight.contiguous(memory_format=torch.channels_last))
 
 
 class FastPatches(Linear):
@@ -78,7 +68,7 @@ class FastPatches(Linear):
         return (weight,) if len(parts) == 1 else (weight, rows.sum(0))
 
 
-class FastUpConvolution(FastImage):
+class FastUpConvolution(FastConvolution):
     """All four phases of the doubled image as the channels (2,2,out) of one 3x3 convolution of the small one.
 
     Along one axis, output pixel 2i + a reads the taps u = 0..3 at doubled positions 2i + a + u - 1, which are the small

@@ -5,8 +5,6 @@ steps makes the weight's gradient when all uses have gone back, instead of one s
 products fill, makes each step's at once, while what it reads is still in the cache, and adds it up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

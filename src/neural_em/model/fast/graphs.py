@@ -1,7 +1,5 @@
 """A single step as a CUDA graph: frame by frame it is not the GPU that takes the time but starting its kernels."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +17,7 @@ HELD = 4  # graphs at a time, each with memory of its own
 class GraphedStep:
     """A step without gradients, recorded once and replayed; parameters are read from where they lie.
 
-    Args:
-        step: of a state and two frames.
-        state: one like those that it will be called with, and so the frames.
-        x_noisy: (B,C,H,W).
-        x_next: (B,C,H,W).
+    State and frames (B,C,H,W) are like those that it will be called with.
     """
 
     def __init__(
@@ -43,7 +37,6 @@ class GraphedStep:
                 self.after, self.info = step(self.state, *self.frames)
 
     def __call__(self, state: State, x_noisy: Tensor, x_next: Tensor) -> tuple[State, Info]:
-        """The step, on what it is given now."""
         with torch.no_grad():
             for here, given in zip((*self.state, *self.frames), (*state, x_noisy, x_next), strict=True):
                 if here is not None and given is not None:

@@ -1,7 +1,5 @@
 """Layers that are linear in their input and in their weight, and the fast twin of the fully connected one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +10,67 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.gathering import SharedParameters, Tape
-from neural_em.model.relational import of_pairs, others
+from neural_em.model.relational import Pairs, others
+
+
+class Twin(nn.Module):
+    """The fast twin of a layer: its parameters are the plain layer's, read whenever they are made ready."""
+
+    layer: Any  # the plain one
+    ready: Callable[[], tuple[Tensor, ...]]  # the parameters as they are applied
+    gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that and what the uses left on the tape
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        vars(self)["layer"] = layer  # not as a module: its parameters are not the twin's own
+        self.held: tuple[tuple[Tensor, ...], Tape | None] | None = None  # what `made_ready` gave, during an unroll
+
+    def hold(self, steps: int) -> None:
+        """Makes the parameters ready for an unroll of so many steps; for none, they are made ready at each use."""
+        self.held = self.made_ready() if steps else None
+
+    def made_ready(self) -> tuple[tuple[Tensor, ...], Tape | None]:
+        """The parameters as they are applied, and the tape for their gradients, if those are wanted."""
+        parts = self.ready()
+        if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
+            return parts, None
+        tape = Tape(functools.partial(self.gradients, parts))
+        return SharedParameters.apply(tape, *parts), tape
+
+
+class Linear(Twin):
+    """The twin of a layer that is linear in its input and in its weight; subclasses say how to apply and transpose it.
+
+    What follows may add the bias. The tape has inputs and output gradients.
+    """
+
+    more_axes = 0  # of the input than of the weight
+    product: Callable[..., Tensor]  # of an input, a weight and a bias
+    transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
+
+    def __init__(self, layer: nn.Module, bias: bool = True) -> None:
+        super().__init__(layer)
+        self.adds_bias = bias
+        self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
+
+    def ready(self) -> tuple[Tensor, ...]:
+        """The weight and the bias."""
+        return self.typed(self.layer.weight)
+
+    def typed(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
+        """The weight, and the bias if it is added here, repeated for each phase; in the type of the products."""
+        parts: tuple[Tensor, ...] = (weight,)
+        if self.adds_bias and self.layer.bias is not None:
+            parts = (weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1))
+        return parts if self.dtype is None else tuple(part.to(self.dtype) for part in parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer, on the tape if there is one; an input of another number of axes goes to the plain layer."""
+        if x.dim() != self.layer.weight.dim() + self.more_axes:
+            return self.layer(x)
+        parts, tape = self.held or self.made_ready()
+        x = x.to(parts[0].dtype)
+        return self.product(x, *parts) if tape is None else Use.apply(tape, type(self), x, *parts)
 
 
 class Use(torch.autograd.Function):
@@ -32,56 +90,6 @@ class Use(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         back = ctx.layer.transpose(gradient, weight, x) if wanted[2] else None
         return (None, None, back) + (None,) * (len(wanted) - 3)
-
-
-class Linear(nn.Module):
-    """The twin of a layer that is linear in its input and in its weight; subclasses say how to apply and transpose it.
-
-    Its parameters are the plain layer's, read whenever they are made ready; what follows may add the bias.
-    """
-
-    layer: Any  # the plain one
-    more_axes = 0  # of the input than of the weight
-    product: Callable[..., Tensor]  # of an input, a weight and a bias
-    transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
-    gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that, inputs and output gradients
-
-    def __init__(self, layer: nn.Module, bias: bool = True) -> None:
-        super().__init__()
-        vars(self)["layer"], self.adds_bias = layer, bias  # not as a module: its parameters are not the twin's own
-        self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
-        self.held: tuple[tuple[Tensor, ...], Tape | None] | None = None  # what `made_ready` gave, during an unroll
-
-    def hold(self, steps: int) -> None:
-        """Makes the weights ready for an unroll of so many steps; for none, they are made ready at each use."""
-        self.held = self.made_ready() if steps else None
-
-    def made_ready(self) -> tuple[tuple[Tensor, ...], Tape | None]:
-        """Weight and bias as they are applied, and the tape for their gradients, if those are wanted."""
-        parts = self.ready()
-        if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
-            return parts, None
-        tape = Tape(functools.partial(self.gradients, parts))
-        return SharedParameters.apply(tape, *parts), tape
-
-    def ready(self) -> tuple[Tensor, ...]:
-        """The weight, as it is applied, and the bias."""
-        return self.typed(self.layer.weight)
-
-    def typed(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
-        """The weight, and the bias if it is added here, repeated for each phase; in the type of the products."""
-        parts: tuple[Tensor, ...] = (weight,)
-        if self.adds_bias and self.layer.bias is not None:
-            parts = (weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1))
-        return parts if self.dtype is None else tuple(part.to(self.dtype) for part in parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The layer, on the tape if there is one; an input of another number of axes goes to the plain layer."""
-        if x.dim() != self.layer.weight.dim() + self.more_axes:
-            return self.layer(x)
-        parts, tape = self.held or self.made_ready()
-        x = x.to(parts[0].dtype)
-        return self.product(x, *parts) if tape is None else Use.apply(tape, type(self), x, *parts)
 
 
 class FastDense(Linear):
@@ -105,7 +113,7 @@ class FastPairs(Linear):
     """Fully connected from each component and each other one: (B,K,M) to (B,K,K-1,M)."""
 
     more_axes = 1
-    product = staticmethod(of_pairs)
+    product = staticmethod(Pairs.product)
 
     @staticmethod
     def of_components(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,6 @@ What is not known here, by its very class, computes what it does without it: a l
 a layer with hooks, another M-step, another pixel distribution, another model.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import warnings
@@ -16,14 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
-from neural_em.model.contract import Model
+from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
-from neural_em.model.em import Info, NeuralEM, State, Unrolled
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
-from neural_em.model.fast.linear import FastDense, FastPairs, Linear
+from neural_em.model.fast.linear import FastDense, FastPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs, RelationalMStep
@@ -47,10 +44,8 @@ class FastGradientMStep(GradientMStep):
 class FastNeuralEM(NeuralEM):
     """A model with fast layers in place of the plain ones; its modules and parameters are the plain model's own.
 
-    Args:
-        model: the plain one.
-        dtype: of the networks' activations and products on a GPU; that of the parameters where it is not given.
-            Differences, E-step, losses and all sums keep the parameters' type.
+    On a GPU the networks' activations and products may have another ``dtype`` than the parameters; differences,
+    E-step, losses and all sums keep that of the parameters.
     """
 
     def __init__(self, model: NeuralEM, dtype: torch.dtype | None = None) -> None:
@@ -67,9 +62,9 @@ class FastNeuralEM(NeuralEM):
         """Makes the fast layers again where modules were replaced, or type or device changed."""
         made_of = [like.dtype, like.device, *self.modules()]
         if made_of != self.made_of:
-            self.kernels = kernels_for(like)
+            self.kernels = kernels_for(like.device.type)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
-            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Linear | FastActivation)]
+            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
             self.made_of, self.graphs = made_of, {}
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -81,7 +76,7 @@ class FastNeuralEM(NeuralEM):
             layer.hold(steps)
 
     def run(
-        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[bool] | None = None
+        self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
         self.renew(state.theta)
         self.hold(len(x_noisy))
@@ -222,22 +217,18 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
     return twin
 
 
-def replacement(module: Any, kernels: Any) -> Any:
-    """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself."""
+def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None) -> Any:
+    """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself.
+
+    In a chain a layer may share work with a known neighbour.
+    """
+    if known(module):
+        return twin_of(module, before, after, kernels)
     if as_built(module, nn.Sequential):
-        return nn.Sequential(*replaced(list(module), kernels))
-    if as_built(module, Encoder, Decoder, Interaction):
-        return with_fast_layers(module, kernels)
-    return replaced([module], kernels)[0] if known(module) else module
-
-
-def replaced(layers: list[nn.Module], kernels: Any) -> list[nn.Module]:
-    """A chain of layers with the fast twins of those that are known, which may share work with a known neighbour."""
-    around = [None, *(layer if known(layer) else None for layer in layers), None]
-    return [
-        twin_of(layer, around[i], around[i + 2], kernels) if known(layer) else replacement(layer, kernels)
-        for i, layer in enumerate(layers)
-    ]
+        around = [None, *(layer if known(layer) else None for layer in module), None]
+        twins = (replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module))
+        return nn.Sequential(*twins)
+    return with_fast_layers(module, kernels) if as_built(module, Encoder, Decoder, Interaction) else module
 
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
@@ -257,14 +248,11 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
-def kernels_for(like: Tensor) -> Any:
-    """The fused kernels, where there are any for the tensor's device."""
-    return load_kernels() if like.is_cuda else None
-
-
 @functools.cache
-def load_kernels() -> Any:
-    """The fused GPU kernels, or nothing and a word about it where they cannot be had."""
+def kernels_for(device: str) -> Any:
+    """The fused kernels for this type of device, or nothing, and a word about it where a GPU's cannot be had."""
+    if device != "cuda":
+        return None
     try:
         from neural_em.model.fast import kernels
     except ImportError as error:

@@ -1,7 +1,5 @@
 """Bias, layer norm, scale and offset, non-linearity: one kernel each way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

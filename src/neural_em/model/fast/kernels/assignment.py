@@ -3,8 +3,6 @@
 Frames x are (B,C,H,W) in memory; psi, eta, delta and their gradients (B,K,H,W,C), as convolutions read and write them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
-from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
+from neural_em.model.fast.kernels.layout import in_memory, made, taken, tile, warps
 from neural_em.model.fast.kernels.masked import masked_backward, masked_block, masked_forward
 from neural_em.model.mixture import EPSILON
 
@@ -78,7 +76,6 @@ class MaskedDifference(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of psi and gamma."""
         x, psi, gamma = ctx.saved_tensors
         B, K, C, H, W = gradient.shape
         wanted = ctx.needs_input_grad[2]
@@ -127,11 +124,7 @@ def _assignment_forward(
     PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
     GAUSSIAN: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, k, i, inside, at = tile(K, L, KB, BLOCK)
     logs = tl.zeros([KB, BLOCK], dtype=eta.dtype.element_ty)
     likelihood, divergence = logs + 1.0, logs
     missed = tl.zeros([1, BLOCK], dtype=eta.dtype.element_ty)
@@ -174,11 +167,7 @@ def _assignment_backward(
     GAUSSIAN: tl.constexpr, PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
     COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, _, i, inside, at = tile(K, L, KB, BLOCK)
     g = tl.load(gamma + at, mask=inside, other=0.0)
     through = tl.zeros_like(g)
     likelihood = tl.zeros_like(g) + 1.0
@@ -227,17 +216,12 @@ class Assignment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, eta: Tensor, x: Tensor, numbers: dict[str, Any], through: bool, rows: tuple[Any, Any],
                 coming: Tensor | None) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """From eta (B,K,C,H,W) and the frame x (B,C,H,W); a pixel's likelihood is the product over its channels.
+        """From eta (B,K,C,H,W), of masked pixels (B,K,C+1,H,W), and the frame x (B,C,H,W) that they are to explain.
 
-        Args:
-            ctx: for the backward pass.
-            eta: natural parameters, or colours and log-odds (B,K,C+1,H,W), of `Masked` pixels.
-            x: what they are to explain.
-            numbers: PRIOR, WIDTH of the E-step (a number, or a tensor () that may change between the steps of
-                training), inter-cluster WEIGHT; but for masked ones CONSTANT of the divergence, GAUSSIAN or not.
-            through: let gradients flow through gamma; with several channels, not of Bernoulli pixels.
-            rows: give the memory for delta and for the gradient of eta.
-            coming: the noisy frame that the next step reads, for delta; without one there is none.
+        A pixel's likelihood is the product over its channels. The numbers are PRIOR, WIDTH of the E-step (or a tensor
+        () that may change between steps), inter-cluster WEIGHT; but for masked pixels CONSTANT of the divergence, and
+        GAUSSIAN or not. Gradients may flow ``through`` gamma; with several channels, not of Bernoulli pixels. ``rows``
+        give the memory for delta and the gradient of eta. Delta needs the ``coming`` noisy frame of the next step.
         """
         B, K, outputs, H, W = eta.shape
         C, L = x.shape[1], H * W
@@ -271,7 +255,6 @@ class Assignment(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g_psi: Tensor | None, g_gamma: Tensor | None, g_total: Tensor | None, other: Any,
                  g_delta: Tensor | None) -> Any:  # fmt: skip
-        """The gradient of eta."""
         refuse_watched(other)
         kept, gamma, x, coming = ctx.saved_tensors  # psi; of masked pixels, eta
         width = kept if ctx.width is None else ctx.width

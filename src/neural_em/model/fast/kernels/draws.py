@@ -1,7 +1,5 @@
 """The keyed random numbers of `randomness.py`, the same to the last bit, in one kernel."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

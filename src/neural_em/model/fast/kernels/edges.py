@@ -5,8 +5,6 @@ Both are one linear map and its transpose: small pixel (i,j) meets the patch of 
 convolution, reaches 5x5.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -140,7 +138,6 @@ class ToFeatures(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of the images."""
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:
@@ -169,7 +166,6 @@ class ToImage(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of the features."""
         y, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if ctx.tape is not None:

@@ -1,9 +1,9 @@
 """How images lie in memory for the kernels: all channels of a pixel together, as convolutions read and write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
 
@@ -24,6 +24,15 @@ def taken(rows: Any, like: Tensor) -> Tensor:
     B, K, C, H, W = like.shape
     memory: Tensor = rows.take((B, K, H, W, C), like)
     return memory
+
+
+@triton.jit
+def tile(K, L, KB: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's sample b, its components k (KB,1) and pixels i (1,BLOCK), which of these exist, and their places."""
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, KB)[:, None]
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    return b, k, i, (k < K) & (i < L), (b * K + k) * L + i
 
 
 def warps(numbers: int, each: int) -> int:

@@ -3,11 +3,10 @@
 Each pixel of eta (B,K,H,W,C+1) is a colour and the log-odds that the object covers it.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 
+from neural_em.model.fast.kernels.layout import tile
 from neural_em.model.mixture import EPSILON
 
 _E_STEP = tl.constexpr(EPSILON)
@@ -52,11 +51,7 @@ def masked_forward(
     PRIOR: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr, COMING: tl.constexpr,
     C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, k, i, inside, at = tile(K, L, KB, BLOCK)
     scale = _scale(width, WIDTH, ANNEALED)
     odds = tl.load(eta + at * (C + 1) + C, mask=inside, other=0.0)
     covered, _ = _sigmoid(odds)
@@ -100,11 +95,7 @@ def masked_backward(
     THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr,
     KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, KB)[:, None]
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (k < K) & (i < L)
-    at = (b * K + k) * L + i
+    b, k, i, inside, at = tile(K, L, KB, BLOCK)
     scale = _scale(width, WIDTH, ANNEALED)
     g = tl.load(gamma + at, mask=inside, other=0.0)
     odds = tl.load(eta + at * (C + 1) + C, mask=inside, other=0.0)

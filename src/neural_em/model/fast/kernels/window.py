@@ -1,7 +1,5 @@
 """The window of log-odds: one kernel each way, a program for each image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -100,7 +98,6 @@ class Window(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of eta."""
         eta, centres = ctx.saved_tensors
         out = taken(ctx.rows, gradient)
         _window_backward[(len(centres),)](in_memory(gradient), eta, centres, out, **_settings(eta, ctx.narrow))
