@@ -70,8 +70,8 @@ class BouncingBallsConfig(DrawnConfig):
 class BallScenes(DrawnScenes[Tracks]):
     """All sequences of one split under one seed."""
 
-    DRAWN = 16_384
-    PAINTED = dict.fromkeys(("cpu", "cuda"), 1 << 25)
+    most_drawn = 16_384
+    most_painted = dict.fromkeys(("cpu", "cuda"), 1 << 25)
     config: BouncingBallsConfig
 
     def paint(self, drawn: Tracks) -> Painted:

@@ -94,8 +94,8 @@ class ColourScenes(DrawnScenes[Objects]):
     """All sequences of one split under one seed."""
 
     levels = 255
-    DRAWN = 4096
-    PAINTED = PAINTED
+    most_drawn = 4096
+    most_painted = PAINTED
     config: ColourConfig
 
     def __init__(self, config: ColourConfig, split: Split, seed: int, device: torch.device | str) -> None:

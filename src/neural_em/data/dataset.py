@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,33 +86,26 @@ class MemoryDataset(Dataset):
         return _batch(self._frames.index_select(0, indices), groups, self._levels)
 
 
-class Reader(Protocol):
-    """Something that gives sequences by index: frames (B,T,C,H,W) and groups (B,T,H,W), on any device."""
-
-    levels: int
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The sequences at the given indices (B,)."""
+Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # indices (B,) to frames (B,T,C,H,W) and groups (B,T,H,W)
 
 
 class StreamingDataset(Dataset):
     """Makes or reads each batch when it is asked for: for data that does not fit into memory, and for endless data."""
 
     def __init__(
-        self, reader: Reader, length: int, shape: tuple[int, int, int, int], has_groups: bool,
-        device: torch.device | str, endless: bool = False, note: str = "",
+        self, read: Read, length: int, shape: tuple[int, int, int, int], has_groups: bool, device: torch.device | str,
+        levels: int = 1, endless: bool = False, note: str = "",
     ) -> None:  # fmt: skip
-        """Takes a reader of so many sequences of the shape (T,C,H,W); for the rest, see the base."""
+        """Takes what reads so many sequences of the shape (T,C,H,W), in which ``levels`` stands for 1.0."""
         self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
-        self.endless = endless
-        self._reader, self._length = reader, length
-        self._levels = levels_tensor(reader.levels, self.device)
+        self.endless, self._read, self._length = endless, read, length
+        self._levels = levels_tensor(levels, self.device)
 
     def __len__(self) -> int:
         return self._length
 
     def batch(self, indices: Tensor) -> Batch:
-        frames, groups = self._reader.read(self.checked(indices))
+        frames, groups = self._read(self.checked(indices))
         groups = None if groups is None else groups.to(self.device)
         return _batch(frames.to(self.device), groups, self._levels)
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.config import MAX_OBJECTS, Part, Split
-from neural_em.data.dataset import Batch, Dataset, levels_tensor
-from neural_em.data.generated import Painted, SceneConfig, SplitScenes
-from neural_em.errors import NeuralEMError
+from neural_em.data.config import MAX_OBJECTS, SPLITS, Part, Split
+from neural_em.data.dataset import Dataset, StreamingDataset
+from neural_em.data.generated import Painted, SceneConfig, gathered
+from neural_em.errors import NeuralEMError, unknown
 from neural_em.fields import Check, integer, optional
 
 Drawn = TypeVar("Drawn")  # a named tuple of tensors (N,...), of other such tuples, or of None
@@ -49,11 +49,19 @@ class DrawnConfig(SceneConfig):
         return PaintedDataset(cast(DrawnScenes[Any], self.scenes(cast(Split, split), seed, device)), count)
 
 
-class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
-    """All sequences of one split under one seed, drawn and painted in two steps."""
+class DrawnScenes(ABC, Generic[Drawn]):
+    """All sequences of one split under one seed, on one device, drawn and painted in two steps."""
 
-    DRAWN: ClassVar[int]  # scenes drawn at a time
-    PAINTED: ClassVar[Mapping[str, int]]  # pixels painted at a time, by the kind of device
+    levels = 1
+    dtype = torch.uint8
+    most_drawn: int  # scenes drawn at a time
+    most_painted: ClassVar[Mapping[str, int]]  # pixels painted at a time, by the kind of device
+
+    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.config, self.shape, self.device = config, config.shape, torch.device(device)
+        self.seed, self.split = seed, SPLITS.index(split)
 
     @abstractmethod
     def draw(self, indices: Tensor) -> Drawn:
@@ -72,49 +80,37 @@ class DrawnScenes(SplitScenes, ABC, Generic[Drawn]):
 
     def drawn(self, indices: Tensor) -> Drawn:
         """What is in the scenes at the given indices (N,)."""
-        return cast(Drawn, _joined([self.draw(some.to(self.device)) for some in indices.split(self.DRAWN)]))
+        return cast(Drawn, _joined([self.draw(some.to(self.device)) for some in indices.split(self.most_drawn)]))
 
-    def lots(self, count: int) -> Iterator[slice]:
-        """So many sequences in parts that are painted at a time."""
+    def painted(self, drawn: Drawn, count: int) -> Iterator[tuple[slice, Painted]]:
+        """Paints so many scenes a few at a time."""
         T, _, H, W = self.shape
-        return lots(count, T * H * W, self.PAINTED[self.device.type])
+        for rows in lots(count, T * H * W, self.most_painted[self.device.type]):
+            yield rows, self.paint(select(drawn, rows))
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
-        for first in range(0, len(indices), self.DRAWN):
-            some = indices[first : first + self.DRAWN]
-            drawn = self.draw(some.to(self.device))
-            for rows in self.lots(len(some)):
-                yield slice(first + rows.start, first + rows.stop), self.paint(select(drawn, rows))
+        for some in lots(len(indices), 1, self.most_drawn):
+            drawn = self.draw(indices[some].to(self.device))
+            for rows, painted in self.painted(drawn, some.stop - some.start):
+                yield slice(some.start + rows.start, some.start + rows.stop), painted
 
     def properties(self, indices: Tensor) -> dict[str, Tensor]:
         return self.described(self.drawn(indices))
 
 
-class PaintedDataset(Dataset, Generic[Drawn]):
+class PaintedDataset(StreamingDataset, Generic[Drawn]):
     """Holds what is in the scenes, and paints a batch when it is asked for; on a GPU without the host."""
 
     resident = True
-    has_groups = True
 
     def __init__(self, scenes: DrawnScenes[Drawn], count: int) -> None:
-        self.shape, self.device = scenes.shape, scenes.device
-        self.note, self.background = scenes.config.note(), scenes.config.background
-        self._scenes, self._drawn, self._length = scenes, scenes.drawn(torch.arange(count)), count
-        self._levels = levels_tensor(scenes.levels, self.device)
+        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
+            return gathered(scenes, len(indices), scenes.painted(self._select(indices), len(indices)))
+
+        super().__init__(read, count, scenes.shape, True, scenes.device, scenes.levels, note=scenes.config.note())
+        self._scenes, self._drawn = scenes, scenes.drawn(torch.arange(count))
+        self.background = scenes.config.background
         self.truth = lambda indices: scenes.described(self._select(indices))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def batch(self, indices: Tensor) -> Batch:
-        drawn, N, (T, C, H, W) = self._select(indices), len(indices), self.shape
-        frames = torch.empty(T, N, C, H, W, device=self.device)
-        groups = torch.empty(T, N, H, W, dtype=torch.uint8, device=self.device)
-        for rows in self._scenes.lots(N):
-            painted = self._scenes.paint(select(drawn, rows))
-            frames[:, rows] = painted.frames.transpose(0, 1)
-            groups[:, rows] = painted.groups.transpose(0, 1)
-        return Batch(frames if self._levels is None else frames.div_(self._levels), groups)
 
     def collisions(self, indices: Tensor) -> Tensor | None:
         met = self._scenes.collisions(self._select(indices))

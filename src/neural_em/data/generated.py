@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, SPLITS, DataConfig, Part, Split
+from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.fields import Check, integer
 
 
@@ -33,19 +34,6 @@ class Generator(Protocol):
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
-
-
-class SplitScenes:
-    """What generators have in common: the split that they make, under one seed, on one device."""
-
-    levels = 1
-    dtype = torch.uint8
-
-    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
-        if split not in SPLITS:
-            unknown("split", split, SPLITS)
-        self.config, self.shape, self.device = config, config.shape, torch.device(device)
-        self.seed, self.split = seed, SPLITS.index(split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +86,8 @@ class SceneConfig(DataConfig):
         endless = self.fresh and split == "training"
         data: Dataset
         if endless or count * T * H * W * (C * scenes.dtype.itemsize + 1) > budget:
-            data = StreamingDataset(SceneReader(scenes), count, self.shape, True, device, endless, self.note())
+            read = partial(painted, scenes)
+            data = StreamingDataset(read, count, self.shape, True, device, scenes.levels, endless, self.note())
         else:
             data = MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
         data.background, data.truth = self.background, getattr(scenes, "properties", None)
@@ -115,22 +104,17 @@ class SceneConfig(DataConfig):
         return few if self.objects == 1 else ""
 
 
-class SceneReader:
-    """Generated sequences, made when asked for."""
-
-    def __init__(self, scenes: Generator) -> None:
-        self.levels, self._scenes = scenes.levels, scenes
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return painted(self._scenes, indices)
-
-
 def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of the sequences at the indices."""
+    return gathered(scenes, len(indices), scenes.sequences(indices))
+
+
+def gathered(scenes: Generator, count: int, lots: Iterator[tuple[slice, Painted]]) -> tuple[Tensor, Tensor]:
+    """The frames and groups of so many sequences that are painted a few at a time."""
     T, C, H, W = scenes.shape
-    frames = torch.empty(len(indices), T, C, H, W, dtype=scenes.dtype, device=scenes.device)
-    groups = torch.empty(len(indices), T, H, W, dtype=torch.uint8, device=scenes.device)
-    for lot, some in scenes.sequences(indices):
+    frames = torch.empty(count, T, C, H, W, dtype=scenes.dtype, device=scenes.device)
+    groups = torch.empty(count, T, H, W, dtype=torch.uint8, device=scenes.device)
+    for lot, some in lots:
         frames[lot] = some.frames
         groups[lot] = some.groups
     return frames, groups

@@ -149,13 +149,11 @@ def load_hdf5(
             held, groups = (None if part is None else part.to(device) for part in loaded)
             assert held is not None
             return MemoryDataset(held, groups, levels)
-    return StreamingDataset(reader, count, reader.shape, reader.has_groups, device)
+    return StreamingDataset(reader.read, count, reader.shape, reader.has_groups, device)
 
 
 class Hdf5Reader:
     """Sequences of one split, read when asked for."""
-
-    levels = 1
 
     def __init__(self, path: Path, split: str, frames: int | None = None) -> None:
         """Checks the layout; reads no sequence yet."""

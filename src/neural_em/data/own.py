@@ -279,8 +279,12 @@ class _Filling:
         if in_memory:
             held = torch.from_numpy(frames).to(device)
             return MemoryDataset(held, None if groups is None else torch.from_numpy(groups).to(device), levels, note)
-        reader = _ArrayReader(frames, groups, levels)
-        return StreamingDataset(reader, count, self.shape, groups is not None, device, note=note)
+
+        def read(indices: Tensor) -> tuple[Tensor, Tensor | None]:
+            rows = indices.cpu().numpy()
+            return torch.from_numpy(frames[rows]), None if groups is None else torch.from_numpy(groups[rows])
+
+        return StreamingDataset(read, count, self.shape, groups is not None, device, levels, note=note)
 
     def _fill(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
         kind = frames.dtype
@@ -319,18 +323,6 @@ def _stored(frame: NDArray[Any], kind: np.dtype[Any], name: str) -> NDArray[Any]
     if frame.dtype != np.uint8:
         refuse(name, "8 bits a pixel, as its file said before", frame.dtype)
     return frame
-
-
-class _ArrayReader:
-    """Sequences of an array on the disk."""
-
-    def __init__(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None, levels: int) -> None:
-        self.levels, self._frames, self._groups = levels, frames, groups
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        rows = indices.cpu().numpy()
-        groups = None if self._groups is None else torch.from_numpy(self._groups[rows])
-        return torch.from_numpy(self._frames[rows]), groups
 
 
 def _on_disk(shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
