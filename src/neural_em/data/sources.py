@@ -45,15 +45,16 @@ class Source(ABC):
         """All frames, in order; only one is held at a time."""
 
     def count(self) -> int:
-        """Number of frames, by decoding them where nothing else tells."""
-        return self.length if self.length is not None else sum(1 for _ in self)
+        """Number of frames, by decoding them once where nothing else tells."""
+        if self.length is None:
+            self.length = sum(1 for _ in self)
+        return self.length
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
         """The frames with the given increasing numbers."""
         numbers = iter(wanted)
         number = next(numbers, None)
-        frames = iter(self)
-        for position, frame in enumerate(frames):
+        for position, frame in enumerate(self):
             if number is None:
                 break
             if position == number:
@@ -75,13 +76,11 @@ class ImageSource(Source):
     """Image files, in the given order."""
 
     def __init__(self, name: str, paths: list[Path], loose: bool = False) -> None:
-        """Reads the files' headers."""
         self.name, self.paths, self.length, self.loose = name, paths, len(paths), loose
         colour, deep = zip(*map(images.describe, paths), strict=True)
         self.colour, self.deep = any(colour), any(deep)
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         return map(images.read_image, self.paths)
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
@@ -89,11 +88,9 @@ class ImageSource(Source):
         return (images.read_image(self.paths[number]) for number in wanted)
 
     def frame_name(self, number: int) -> str:
-        """The file."""
         return str(self.paths[number])
 
     def stems(self) -> list[str]:
-        """The files' names without suffix."""
         return [path.stem for path in self.paths]
 
 
@@ -101,7 +98,6 @@ class AnimationSource(Source):
     """A GIF, or another image file with several frames."""
 
     def __init__(self, path: Path) -> None:
-        """Counts the frames and reads their headers."""
         self.name, self._path = str(path), path
         with images.opened(path) as image:
             self.length = self._frames = int(getattr(image, "n_frames", 1))
@@ -110,7 +106,6 @@ class AnimationSource(Source):
         self.fps = 1000 / duration if isinstance(duration, int | float) and duration > 0 else None
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         with images.opened(self._path) as image:
             for number in range(self._frames):
                 image.seek(number)
@@ -126,7 +121,6 @@ class ArraySource(Source):
         self._clip, self._top = clip, top
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         return self.take(range(len(self._clip)))
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
@@ -138,18 +132,12 @@ class VideoSource(Source):
     """A video file, decoded as it is read."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what the file says about itself."""
-        self.name, self.colour, self.length, self._path = str(path), True, None, path
+        self.name, self.colour, self._path = str(path), True, path
+        self.length = None  # what the file says of it is often wrong
         self.fps = video.frames_per_second(path)
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         return video.read_frames(self._path)
-
-    def count(self) -> int:
-        """Decodes the file once, without keeping anything."""
-        self.length = video.count_frames(self._path) if self.length is None else self.length
-        return self.length
 
 
 def open_source(path: str | os.PathLike[str], leave_out: str | os.PathLike[str] | None = None) -> Source:

@@ -41,11 +41,6 @@ def frames_per_second(path: Path) -> float | None:
     return float(information.get("fps") or 0) or None
 
 
-def count_frames(path: Path) -> int:
-    """By decoding the whole file: what it says about its length is often wrong."""
-    return sum(1 for _ in read_frames(path))
-
-
 def _open(path: Path) -> tuple[Any, dict[str, Any]]:
     try:
         import imageio_ffmpeg
