@@ -47,22 +47,12 @@ def as_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
 
     (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W).
     """
-    last = array.ndim > 2 and array.shape[-1] in (1, 3)
-    if array.ndim == 2:
-        return [array[None, :, :, None]]
-    if array.ndim == 3:
-        return [array[None] if last else array[..., None]]
-    if array.ndim == 4 and last:
-        return [array]
-    if array.ndim == 4 and array.shape[1] in (1, 3):
-        return [array.transpose(0, 2, 3, 1)]
-    if array.ndim == 4:
-        return list(array[..., None])
-    if array.ndim == 5 and last:
-        return list(array)
-    if array.ndim == 5 and array.shape[2] in (1, 3):
-        return list(array.transpose(0, 1, 3, 4, 2))
-    refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", array.shape)
+    shape = array.shape
+    if len(shape) < 3 or shape[-1] not in (1, 3):  # the channels are not last
+        array = np.moveaxis(array, -3, -1) if len(shape) > 3 and shape[-3] in (1, 3) else array[..., None]
+    if not 3 <= array.ndim <= 5:
+        refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", shape)
+    return list(array) if array.ndim == 5 else [array if array.ndim == 4 else array[None]]
 
 
 def as_label_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:

@@ -6,9 +6,11 @@ import gzip
 import os
 import struct
 import zlib
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import SimpleNamespace
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,54 +101,28 @@ def _locate(part: Part, folder: str | os.PathLike[str] | None) -> Path:
 
 
 def _download(name: str, folder: Path) -> Path:
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress
+
     problem = "the package pooch, which downloads it, is not installed"
-    try:
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), DownloadColumn())
+    with suppress(ImportError), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         import pooch
 
         pooch.get_logger().setLevel("ERROR")
+        task = progress.add_task(name, total=None)
+        # a bar in the form that pooch asks for, which ends by resetting and filling it
+        bar = SimpleNamespace(total=0, reset=lambda: progress.reset(task), close=lambda: None)
+        bar.update = lambda count: progress.update(task, advance=count, total=bar.total or None)
         for mirror in _MIRRORS:
             try:
-                with _Bar(name) as bar:
-                    fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30)
-                    pooch.retrieve(mirror + name, f"sha256:{_SHA256[name]}", name, folder, downloader=fetch)
+                fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+                pooch.retrieve(mirror + name, f"sha256:{_SHA256[name]}", name, folder, downloader=fetch)
                 return folder / name
             except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
                 problem = f"cannot be downloaded ({type(error).__name__})"
-    except ImportError:
-        pass
     raise NeuralEMError(
         f"MNIST: {name}: {problem}: put {' and '.join(_SHA256)} into {folder}, "
         "or into a folder named by the environment variable NEM_MNIST, or by --set data.mnist=FOLDER in training"
     )
-
-
-class _Bar:
-    """A progress bar in the form that pooch asks for; shown on a terminal only."""
-
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.progress import DownloadColumn, Progress
-
-        console = Console(stderr=True)
-        self._progress = Progress(*Progress.get_default_columns(), DownloadColumn(), console=console)
-        self._progress.disable = not console.is_terminal
-        self._task = self._progress.add_task(name, total=None)
-        self.total = 0
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
-
-    def update(self, count: int) -> None:
-        """So many bytes more have come."""
-        self._progress.update(self._task, advance=count, total=self.total or None)
-
-    def reset(self) -> None:
-        """Back to zero: pooch finishes by resetting and filling the bar."""
-        self._progress.reset(self._task)
-
-    def close(self) -> None:
-        """Nothing to do: the bar ends with its block."""

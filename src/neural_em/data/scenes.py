@@ -177,10 +177,7 @@ class Scenes(DrawnScenes[Placement]):
                     inside.scatter_(1, where, inside.gather(1, where).bitwise_or_(is_inside))
                 self._blend(image, where, value)
             if top is not None:
-                under = top.gather(1, where)
-                top.scatter_(
-                    1, where, torch.where(value > self.sprites.threshold, torch.full_like(under, k + 1), under)
-                )
+                top.scatter_(1, where, torch.where(value > self.sprites.threshold, k + 1, top.gather(1, where)))
             label.scatter_(1, where, above)
         # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
         frame = label.clamp(max=1) if image is None else image

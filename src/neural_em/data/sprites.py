@@ -15,9 +15,8 @@ from neural_em.data.colour import ColourConfig, ColourScenes, Drawn
 from neural_em.data.config import Split, kind
 from neural_em.data.generated import Painted
 from neural_em.data.motion import HEADINGS, UNIT, directions, wander
-from neural_em.data.painting import Objects
+from neural_em.data.painting import SHADED, TEXTURED, Objects, surfaces
 from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, family_pictures
-from neural_em.data.surfaces import SHADED, TEXTURED, surfaces
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.fields import TINY, Check, choice, number, several
 
@@ -159,7 +158,7 @@ class Silhouettes(ColourScenes):
     levels = 1
 
     def paint(self, drawn: Objects) -> Painted:
-        groups = self.painter.groups(drawn)
+        groups, _ = self.painter.overlaid(drawn)
         return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:
