@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -90,7 +90,7 @@ def evaluate(
         refuse("data", "at least one sequence", 0)
     parts, steps = [], steps_with_input(model, dataset, config)
     batch_size = _batch_size(model, dataset, config, steps)
-    with _evaluating(model):
+    with evaluating(model), torch.inference_mode():
         for first in range(0, size, batch_size):
             indices = torch.arange(first, min(first + batch_size, size))
             met = dataset.collisions(indices)
@@ -132,13 +132,12 @@ def _batch_size(model: Model, dataset: Dataset, config: EvaluationConfig, steps:
 
 
 @contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """No gradients, and the model's mode put back afterwards."""
+def evaluating(model: Model) -> Iterator[None]:
+    """The model's mode is put back afterwards."""
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         model.train(training)
 
@@ -253,7 +252,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
     _, T, N = steps["total"].shape
     loss = np.einsum("stn,t->sn", steps["total"], weights)
     return Result(
-        settings={field.name: getattr(config, field.name) for field in fields(config)},
+        settings=asdict(config),
         note=note,
         sequences=N,
         steps=T,

@@ -31,10 +31,7 @@ def matched_iou(groups: Tensor, assignment: Tensor) -> Tensor:
     maps = check_maps(groups, assignment)
     if maps.largest_group > LARGEST_GROUP:
         refuse("groups", f"labels up to {LARGEST_GROUP}", maps.largest_group)
-    scores = [_matched(table) for table in tables(maps, keep_groups=True)]
-    if not scores:
-        return torch.empty(len(groups), maps.largest_group, dtype=torch.float64, device=groups.device)
-    return torch.cat(scores)
+    return torch.cat([_matched(table) for table in tables(maps, keep_groups=True)])
 
 
 def object_mean(iou: Tensor) -> Tensor:
