@@ -115,9 +115,5 @@ class ColouredDigitsConfig(OfDigits, FlyingColoursConfig):
 def _tetrominoes() -> Iterator[Tensor]:
     """Bitmaps of all ways in which the figures can lie."""
     for figure in _TETROMINOES:
-        seen: list[Tensor] = []
-        for turns in range(4):
-            turned = torch.rot90(bitmap(figure), turns)
-            if not any(torch.equal(turned, other) for other in seen):
-                seen.append(turned)
-        yield from seen
+        turned = [torch.rot90(bitmap(figure), turns) for turns in range(4)]
+        yield from {str(each.tolist()): each for each in turned}.values()

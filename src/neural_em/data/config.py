@@ -15,7 +15,7 @@ from neural_em.fields import Check, Checked, flag, integer, optional
 
 Split = Literal["training", "validation", "test"]
 Part = Literal["training", "validation", "test", "all"]  # "all": the user's own data, undivided
-SPLITS: tuple[str, ...] = get_args(Split)
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 MAX_OBJECTS = 127  # labels have seven bits while painting
 MAX_SIDE = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -80,7 +80,8 @@ class DrawnScenes(ABC, Generic[Drawn]):
 
     def drawn(self, indices: Tensor) -> Drawn:
         """What is in the scenes at the given indices (N,)."""
-        return cast(Drawn, _joined([self.draw(some.to(self.device)) for some in indices.split(self.most_drawn)]))
+        several = [self.draw(some.to(self.device)) for some in indices.split(self.most_drawn)]
+        return cast(Drawn, _each(lambda *parts: torch.cat(parts), *several))
 
     def painted(self, drawn: Drawn, count: int) -> Iterator[tuple[slice, Painted]]:
         """Paints so many scenes a few at a time."""
@@ -129,14 +130,11 @@ def lots(count: int, pixels: int, most: int) -> Iterator[slice]:
 
 def select(drawn: Drawn, rows: Tensor | slice) -> Drawn:
     """Some of the scenes."""
-    parts: Any = drawn
-    if parts is None or isinstance(parts, Tensor):
-        return cast(Drawn, None if parts is None else parts[rows])
-    return type(parts)(*(select(part, rows) for part in parts))
+    return cast(Drawn, _each(lambda part: part[rows], drawn))
 
 
-def _joined(drawn: list[Any]) -> Any:
-    """Several lots of scenes as one."""
+def _each(change: Callable[..., Tensor], *drawn: Any) -> Any:
+    """What a function makes of each tensor of a drawn lot, or of the same ones of several lots."""
     if drawn[0] is None or isinstance(drawn[0], Tensor):
-        return None if drawn[0] is None else torch.cat(drawn)
-    return type(drawn[0])(*(_joined(list(parts)) for parts in zip(*drawn, strict=True)))
+        return None if drawn[0] is None else change(*drawn)
+    return type(drawn[0])(*(_each(change, *parts) for parts in zip(*drawn, strict=True)))

@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import h5py
 import numpy as np
@@ -41,8 +41,8 @@ def export_hdf5(
 
     Gives how many sequences each split has, and tells ``progress`` how many are written so far and in all.
     """
-    sizes = {split: config.size(cast(Split, split)) for split in SPLITS}
-    parts = {split: config.scenes(cast(Split, split), seed) for split in SPLITS}
+    parts = {split: config.scenes(split, seed) for split in SPLITS}
+    sizes: dict[str, int] = {split: config.size(split) for split in SPLITS}
     written = 0
     with replacing(path) as partial, _Target(partial) as target:
         with h5py.File(target, "w") as file:
@@ -120,15 +120,10 @@ def load_hdf5(
     path: str | os.PathLike[str], split: Split, device: torch.device | str = "cpu", size: int | None = None,
     frames: int | None = None, max_bytes: int | None = None,
 ) -> Dataset:  # fmt: skip
-    """One split of a file in the authors' layout.
+    """One split of a file in the authors' layout: at most so many sequences, and their first so many frames.
 
-    Args:
-        path: The file.
-        split: "training", "validation" or "test".
-        device: Where the batches are wanted.
-        size: Take the first so many sequences; ``None``, or more than there are: all.
-        frames: Take the first so many frames; ``None``: all. Static data, with one frame, stays as it is.
-        max_bytes: Hold the data in memory if it needs no more than this, else read each batch from the file.
+    Static data, with one frame, stays as it is. What needs at most ``max_bytes`` is held in memory; else each batch is
+    read from the file.
     """
     path = existing(path)
     reader = Hdf5Reader(path, split, frames)

@@ -59,11 +59,9 @@ def grouping_scores(groups: Tensor, assignment: Tensor) -> GroupingScores:
 
 
 def confidence(gamma: Tensor, groups: Tensor | None = None) -> Tensor:
-    """Mean over the scored pixels of the largest responsibility: (N,) float64, NaN where no pixel is scored.
+    """Mean over the scored pixels of the largest responsibility gamma (N,K,1,H,W): (N,) float64.
 
-    Args:
-        gamma: Responsibilities (N,K,1,H,W), summing to 1 over K.
-        groups: True groups (N,H,W); pixels with 0 are not scored. Without it every pixel is.
+    Pixels whose true group (N,H,W) is 0 are not scored; without groups all are. NaN where no pixel is scored.
     """
     if gamma.dim() != 5 or gamma.shape[2] != 1:
         refuse("gamma", "shape (N,K,1,H,W)", tuple(gamma.shape))

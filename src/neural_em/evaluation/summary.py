@@ -27,7 +27,7 @@ ROLLOUT_TITLES = {
     "ami_max": TITLES["ami_max"],
     "ari": TITLES["ari"],
 }
-_SAME = ("components", "static")  # what runs that are averaged must share, beside their steps
+_SETTINGS = ("components", "static")  # what runs that are averaged must share, beside their steps
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,11 @@ def aggregate(results: Sequence[Result]) -> Aggregate:
     if not results:
         refuse("results", "at least one", 0)
     first = results[0]
-    for result in results[1:]:
-        for name in _SAME:
-            if result.settings[name] != first.settings[name]:
-                refuse(name, f"the same in every run, {first.settings[name]}", result.settings[name])
-        for name in ("sequences", "steps", "rollout_steps"):
-            if getattr(result, name) != getattr(first, name):
-                refuse(name, f"the same in every run, {getattr(first, name)}", getattr(result, name))
+    for name in ("components", "static", "sequences", "steps", "rollout_steps"):
+        wanted, *others = (result.settings[name] if name in _SETTINGS else getattr(result, name) for result in results)
+        for other in others:
+            if other != wanted:
+                refuse(name, f"the same in every run, {wanted}", other)
     values: dict[tuple[str, str, int | None], list[float | None]] = {}
     for result in results:
         for section, name, step, mean, *_ in result.rows():
