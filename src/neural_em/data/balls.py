@@ -18,8 +18,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import MAX_SIDE, Split, kind
-from neural_em.data.drawn import DrawnConfig, DrawnScenes
-from neural_em.data.generated import Painted, generate
+from neural_em.data.generated import DrawnConfig, DrawnScenes, Painted, generate
 from neural_em.errors import refuse
 from neural_em.fields import TINY, Check, integer, number, several
 

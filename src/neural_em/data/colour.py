@@ -15,8 +15,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import Split
-from neural_em.data.drawn import DrawnConfig, DrawnScenes, select
-from neural_em.data.generated import Painted
+from neural_em.data.generated import DrawnConfig, DrawnScenes, Painted, select
 from neural_em.data.grounds import GROUNDS, distinct_colours, draw_ground
 from neural_em.data.motion import UNIT
 from neural_em.data.painting import PAINTED, Objects, Painter

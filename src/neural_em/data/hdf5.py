@@ -94,13 +94,11 @@ def _write_split(group: Any, scenes: Generator, count: int) -> Iterator[int]:
     T, C, H, W = scenes.shape
     chunk = max(1, min(count, _CHUNK // (T * C * H * W * 4)))
     depths = {"features": C, "groups": 1, "overlaps": 1}
+    packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
     datasets = [
-        group.create_dataset(
-            name, (T, count, H, W, depth), "f4", chunks=(T, chunk, H, W, depth), compression="gzip", compression_opts=1,
-            shuffle=True,
-        )
+        group.create_dataset(name, (T, count, H, W, depth), "f4", chunks=(T, chunk, H, W, depth), **packed)
         for name, depth in depths.items()
-    ]  # fmt: skip
+    ]
     block = chunk * max(1, _BLOCK // (chunk * T * C * H * W * 4))  # whole chunks: none is packed twice
     for first in range(0, count, block):
         size = min(block, count - first)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.drawn import lots, select
+from neural_em.data.generated import lots, select
 from neural_em.data.grounds import ONE_COLOUR, Ground, paint_ground, textures
 from neural_em.data.motion import UNIT, directions
 from neural_em.data.silhouettes import GRID, Pictures

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import MAX_OBJECTS, MAX_SIDE, SPLITS, Split
-from neural_em.data.drawn import DrawnScenes
-from neural_em.data.generated import Painted, SceneConfig
+from neural_em.data.generated import DrawnScenes, Painted, SceneConfig
 from neural_em.data.motion import launch, reflect
 from neural_em.errors import refuse
 from neural_em.fields import Check, choice, integer, several

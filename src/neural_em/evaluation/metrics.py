@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neural_em.errors import refuse, unknown
-from neural_em.evaluation.contingency import check_maps, tables
+from neural_em.evaluation.contingency import tables
 
 Average = Literal["max", "arithmetic"]
 AVERAGES: tuple[Average, ...] = ("max", "arithmetic")
@@ -49,12 +49,12 @@ def adjusted_mutual_info(groups: Tensor, assignment: Tensor, average: Average = 
 
 def adjusted_rand_index(groups: Tensor, assignment: Tensor) -> Tensor:
     """Adjusted Rand index between groups and assignment: (N,) float64; arguments as in `adjusted_mutual_info`."""
-    return torch.cat([_rand_index(table) for table in tables(check_maps(groups, assignment))])
+    return torch.cat([_rand_index(table) for table in tables(groups, assignment)])
 
 
 def grouping_scores(groups: Tensor, assignment: Tensor) -> GroupingScores:
     """Both normalisers' mutual information and the Rand index, counting the pixels once."""
-    parts = [(*_mutual_info(table), _rand_index(table)) for table in tables(check_maps(groups, assignment))]
+    parts = [(*_mutual_info(table), _rand_index(table)) for table in tables(groups, assignment)]
     return GroupingScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
