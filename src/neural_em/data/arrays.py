@@ -14,6 +14,7 @@ from neural_em.data.fitting import Frame
 from neural_em.errors import NeuralEMError, refuse
 
 SUFFIXES = frozenset({".npy", ".npz"})
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _NAMES = {"frames": ("frames", "features", "images", "x"), "groups": ("groups", "masks", "labels")}
 
 
@@ -92,7 +93,10 @@ def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
             return None
         info = members[named[0]]
         with archive.open(info) as file:
-            shape, _, dtype = _header(file)
+            version = np.lib.format.read_magic(file)
+            if version not in _HEADERS:
+                raise ValueError(f"format version {version}")
+            shape, _, dtype = _HEADERS[version](file)
             wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if dtype.hasobject or not wanted <= info.file_size:
             refuse(f"{path}: {info.filename}", f"{shape} of {dtype}, as its header says", f"{info.file_size} bytes")
@@ -100,11 +104,3 @@ def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
             refuse(f"{path}: {info.filename}", "an array that fits into memory (else use .npy)", f"{wanted} bytes")
         with archive.open(info) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read:
-        raise ValueError(f"format version {version}")
-    return read[version](file)

@@ -103,8 +103,8 @@ class ColourScenes(DrawnScenes[Objects]):
         self.painter = Painter(pictures, self.shape, config.reach, config.ground, config.plain, self.device)
 
     def paint(self, drawn: Objects) -> Painted:
-        frames, groups = self.painter.paint(drawn)
-        return Painted(frames, groups, torch.zeros_like(groups))
+        groups, shade = self.painter.overlaid(drawn)
+        return Painted(self.painter.colours(drawn, groups, shade), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:
         """Position in pixels, colour from 0 to 1, sort of shape, and size in pixels where it is told."""

@@ -95,8 +95,12 @@ class DataConfig(Checked):
     @classmethod
     def from_other(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields of any kind without those of others, where these are as they usually are."""
-        own = _fields(cls)
-        left = {name: value for name, value in values.items() if name in own or not _untouched(name, value)}
+        left = {}
+        for name, value in values.items():
+            usual = list(_kinds_with(name).values())  # a field that is not set, or as it usually is, says nothing
+            plain = tuple(value) if isinstance(value, list) else value
+            if name in _fields(cls) or not usual or (value is not None and plain not in usual):
+                left[name] = value
         _refuse_others(cls, values.get("kind", _USUAL), left)
         return left
 
@@ -148,12 +152,6 @@ def _fields(cls: type[DataConfig]) -> dict[str, Any]:
 def _kinds_with(name: str) -> dict[str, Any]:
     """The kinds that have a field, and what it usually is there."""
     return {kind: _fields(cls)[name] for kind, cls in KINDS.items() if name in _fields(cls)}
-
-
-def _untouched(name: str, value: Any) -> bool:
-    """Whether another kind's field says nothing: it is not set, or as it usually is."""
-    usual = list(_kinds_with(name).values())
-    return bool(usual) and (value is None or (tuple(value) if isinstance(value, list) else value) in usual)
 
 
 def _refuse_others(cls: type[DataConfig], kind: str, given: Mapping[str, Any]) -> None:

@@ -70,8 +70,7 @@ class MemoryDataset(Dataset):
         """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
         _, T, C, H, W = frames.shape
         self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
-        self._frames, self._groups = frames, groups
-        self._levels = levels_tensor(levels, frames.device)
+        self._frames, self._groups, self._levels = frames, groups, levels
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -98,8 +97,7 @@ class StreamingDataset(Dataset):
     ) -> None:  # fmt: skip
         """Takes what reads so many sequences of the shape (T,C,H,W), in which ``levels`` stands for 1.0."""
         self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
-        self.endless, self._read, self._length = endless, read, length
-        self._levels = levels_tensor(levels, self.device)
+        self.endless, self._read, self._length, self._levels = endless, read, length, levels
 
     def __len__(self) -> int:
         return self._length
@@ -122,14 +120,9 @@ def memory_budget(device: torch.device | str) -> int:
         return 4 << 30
 
 
-def levels_tensor(levels: int, device: torch.device) -> Tensor | None:
-    # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
-    return None if levels == 1 else torch.tensor(float(levels), device=device)
-
-
-def _batch(frames: Tensor, groups: Tensor | None, levels: Tensor | None) -> Batch:
+def _batch(frames: Tensor, groups: Tensor | None, levels: int) -> Batch:
     """Sample-first integers (B,T,C,H,W) to a batch with the time axis first."""
     frames = frames.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
-    if levels is not None:
-        frames.div_(levels)
+    if levels > 1:  # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
+        frames.div_(torch.full((), levels, dtype=torch.float32, device=frames.device))
     return Batch(frames, None if groups is None else groups.transpose(0, 1).contiguous())

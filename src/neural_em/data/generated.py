@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -91,12 +90,15 @@ class SceneConfig(DataConfig):
         scenes = self.scenes(cast(Split, split), seed, device)
         T, C, H, W = self.shape
         endless = self.fresh and split == "training"
+
+        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
+            return gathered(scenes, len(indices), scenes.sequences(indices))
+
         data: Dataset
         if endless or count * T * H * W * (C * scenes.dtype.itemsize + 1) > budget:
-            read = partial(painted, scenes)
             data = StreamingDataset(read, count, self.shape, True, device, scenes.levels, endless, self.note())
         else:
-            data = MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
+            data = MemoryDataset(*read(torch.arange(count)), scenes.levels, self.note())
         data.background, data.truth = self.background, getattr(scenes, "properties", None)
         return data
 
@@ -111,13 +113,8 @@ class SceneConfig(DataConfig):
         return few if self.objects == 1 else ""
 
 
-def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of the sequences at the indices."""
-    return gathered(scenes, len(indices), scenes.sequences(indices))
-
-
 def gathered(scenes: Generator, count: int, lots: Iterator[tuple[slice, Painted]]) -> tuple[Tensor, Tensor]:
-    """The frames and groups of so many sequences that are painted a few at a time."""
+    """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of sequences painted in lots."""
     T, C, H, W = scenes.shape
     frames = torch.empty(count, T, C, H, W, dtype=scenes.dtype, device=scenes.device)
     groups = torch.empty(count, T, H, W, dtype=torch.uint8, device=scenes.device)
@@ -251,20 +248,10 @@ def generate(
     kind: str, num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
     dtype: torch.dtype = torch.float32, **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of any generated kind.
+    """Sequences of any generated kind: one of `neural_em.data.KINDS`, such as "sprites".
 
-    Args:
-        kind: One of `neural_em.data.KINDS`, such as "sprites".
-        num: How many sequences.
-        seed: Together with the split and its index, names a sequence, the same on every device.
-        split: "training", "validation" or "test".
-        device: Where to make them.
-        start: Index of the first sequence.
-        dtype: Of the frames; for binary ones uint8 needs a quarter of the memory.
-        fields: Of the kind's config: objects, frames, height, width, ground ...
-
-    Returns:
-        Frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
+    The fields are those of the kind's config: objects, frames, height, width, ground ... The other arguments are those
+    of ``flying_shapes``. Gives frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
     """
     config = DataConfig(kind, **fields)
     if not isinstance(config, SceneConfig):

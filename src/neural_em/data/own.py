@@ -48,30 +48,21 @@ _NONE_APART = "too short for sequences that share no frame: training, validation
 @kind("file")
 @dataclass(frozen=True, kw_only=True)
 class FileConfig(DataConfig):
-    """The user's own data; what is ``None`` is taken from them.
+    """The user's own data; what is ``None`` is taken from them."""
 
-    Attributes:
-        path: HDF5, array, image, video, GIF, folder of images or of frame folders.
-        masks: label images of the same names, or an array; turns on scoring.
-        channels: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
-        fit: how frames come to height x width: ``resize`` stretches them, ``crop`` cuts out the centre, ``crop-resize``
-            cuts them to shape and resizes that, ``none`` refuses others.
-        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
-            different splits share no frame, however small it is.
-        threshold: ``binary`` frames are 1 above this.
-        background: ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
-            `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is.
-        held_out: so many frames at the end of each clip are for validation and test, the rest for training; ``None``:
-            sequences are dealt out.
-    """
-
-    path: str = ""
-    masks: str | None = None
-    channels: Channels = "auto"
-    fit: Fit = "none"
+    path: str = ""  # HDF5, array, image, video, GIF, folder of images or of frame folders
+    masks: str | None = None  # label images of the same names, or an array; turns on scoring
+    channels: Channels = "auto"  # ``auto``: as they are
+    fit: Fit = "none"  # how frames come to height x width; see `Fitting`
+    # frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of different splits
+    # share no frame, however small it is
     stride: int | None = None
-    threshold: float = 0.5
+    threshold: float = 0.5  # ``binary`` frames are 1 above this
+    # ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
+    # `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is
     background: Background = "none"
+    # so many frames at the end of each clip are for validation and test, the rest for training; ``None``: sequences are
+    # dealt out
     held_out: int | None = None
 
     CHECKS: ClassVar[Mapping[str, Check]] = {

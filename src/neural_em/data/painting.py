@@ -54,11 +54,6 @@ class Painter:
         self._tables = directions(device), textures().to(device)
         self._surfaces, self._noise = surfaces().to(device), _noise_table().to(device)
 
-    def paint(self, objects: Objects) -> tuple[Tensor, Tensor]:
-        """Frames (N,T,3,H,W) uint8 and groups (N,T,H,W) uint8 of the scenes."""
-        groups, shade = self.overlaid(objects)
-        return self._colours(objects, groups, shade), groups
-
     def overlaid(self, objects: Objects) -> tuple[Tensor, Tensor | None]:
         """Groups and shades (N,T,H,W) uint8, each object on top of those before it; no shades where all is plain."""
         (T, _, H, W), N = self.shape, len(objects.key)
@@ -121,8 +116,8 @@ class Painter:
         """Where object k has something, (N,P) bool."""
         return _looked_up(self.pictures.cells, objects.picture[:, k], cell, rim=1).bool()
 
-    def _colours(self, objects: Objects, groups: Tensor, shade: Tensor | None) -> Tensor:
-        """Frames (N,T,3,H,W) of what is seen at each pixel: an object in its colour and shade, or the ground."""
+    def colours(self, objects: Objects, groups: Tensor, shade: Tensor | None) -> Tensor:
+        """Frames (N,T,3,H,W) uint8 of what is seen at each pixel: an object in its colour and shade, or the ground."""
         (T, C, H, W), N, K = self.shape, len(objects.key), objects.picture.shape[1]
         planes = torch.empty(C, N, T, H, W, dtype=torch.uint8, device=self.device)
         first = torch.arange(N, device=self.device, dtype=torch.int32) * (K + 1)  # of a scene's colours

@@ -15,7 +15,13 @@ from neural_em.data.scenes import FlyingConfig, Scenes, Sprites
 from neural_em.errors import NeuralEMError
 from neural_em.fields import Check, choice, integer
 
-_SQUARE = """
+
+def bitmap(picture: str) -> Tensor:
+    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
+    return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
+
+
+SQUARE = bitmap("""
 #######
 #######
 ##...##
@@ -23,8 +29,8 @@ _SQUARE = """
 ##...##
 #######
 #######
-"""
-_TRIANGLE = """
+""")
+TRIANGLE = bitmap("""
 .....##.....
 ....####....
 ...######...
@@ -32,16 +38,7 @@ _TRIANGLE = """
 .###....###.
 ############
 ############
-"""
-
-
-def bitmap(picture: str) -> Tensor:
-    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
-    return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
-
-
-SQUARE = bitmap(_SQUARE)
-TRIANGLE = bitmap(_TRIANGLE)
+""")
 BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
 
 

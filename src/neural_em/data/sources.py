@@ -46,16 +46,14 @@ class Source(ABC):
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
         """The frames with the given increasing numbers."""
-        numbers = iter(wanted)
-        number = next(numbers, None)
-        for position, frame in enumerate(self):
-            if number is None:
-                break
-            if position == number:
-                yield frame
-                number = next(numbers, None)
-        if number is not None:
-            refuse(self.name, f"at least {number + 1} frames", "fewer")
+        frames = enumerate(self)
+        for number in wanted:
+            for position, frame in frames:
+                if position == number:
+                    yield frame
+                    break
+            else:
+                refuse(self.name, f"at least {number + 1} frames", "fewer")
 
     def frame_name(self, number: int) -> str:
         """What to call a frame in an error or an output file."""

@@ -12,6 +12,7 @@ from neural_em.errors import refuse
 LARGEST_LABEL = 65535  # what a 16-bit label image can hold
 LARGEST_GROUP = 255  # where each group has a row of its own
 _FEW = 16  # labels up to here are counted as they are; larger ones by their rank in the image
+_UNCOUNTED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)  # types that PyTorch cannot compare and count
 _CELLS = 1 << 22  # cells of the tables held at a time
 _PIXELS = {"cpu": 1 << 17, "cuda": 1 << 26}  # pixels counted at a time: a CPU's cache, a part of a GPU's memory
 
@@ -29,7 +30,10 @@ def _checked(groups: Tensor, assignment: Tensor) -> tuple[Tensor, Tensor, int, i
         refuse("assignment", f"the shape of groups, {tuple(groups.shape)}", tuple(assignment.shape))
     if groups.device != assignment.device:
         refuse("assignment", f"a tensor on the device of groups, {groups.device}", assignment.device)
-    groups, assignment = _ordinary(groups.flatten(1)), _ordinary(assignment.flatten(1))
+    groups, assignment = (
+        labels.flatten(1).to(torch.int64 if labels.dtype in _UNCOUNTED else labels.dtype)
+        for labels in (groups, assignment)
+    )
     if groups.numel() == 0:
         return groups, assignment, 0, 0
     limits = [limit.to(torch.int64) for labels in (groups, assignment) for limit in torch.aminmax(labels)]
@@ -59,12 +63,6 @@ def tables(groups: Tensor, assignment: Tensor, keep_groups: bool = False) -> Ite
     images = max(1, _CELLS // (G * K))
     for part, other in zip(groups.split(images), assignment.split(images), strict=True):
         yield _count(part, other, G, K)[:, 1:]
-
-
-def _ordinary(labels: Tensor) -> Tensor:
-    """Labels of a type that PyTorch can compare and count."""
-    others = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
-    return labels.to(torch.int64) if labels.dtype in others else labels
 
 
 def _count(groups: Tensor, assignment: Tensor, G: int, K: int) -> Tensor:

@@ -105,7 +105,11 @@ def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
     choose = learn & ~inner
 
     def score(predict: Predict, rows: Tensor) -> float:
-        return _score(predict(inputs[rows]), target[rows], classes)
+        predicted, true = predict(inputs[rows]), target[rows]
+        if classes:
+            return float((predicted.argmax(dim=1) == true.argmax(dim=1)).to(torch.float64).mean())
+        rest = (predicted - true).square().sum(dim=0)
+        return float((1 - rest / (true - true.mean(dim=0)).square().sum(dim=0)).mean())
 
     ridges = [_ridge(inputs[inner], target[inner], penalty) for penalty in _PENALTIES]
     best = max(range(len(ridges)), key=lambda i: score(ridges[i], choose))
@@ -113,13 +117,6 @@ def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
     network = _network(inputs, target, inner, classes, lambda predict: score(predict, choose))
     name = "accuracy" if classes else "R²"
     return Readout(name, score(linear, ~learn), score(network, ~learn), int((~learn).sum()))
-
-
-def _score(predicted: Tensor, target: Tensor, classes: bool) -> float:
-    if classes:
-        return float((predicted.argmax(dim=1) == target.argmax(dim=1)).to(torch.float64).mean())
-    rest = (predicted - target).square().sum(dim=0)
-    return float((1 - rest / (target - target.mean(dim=0)).square().sum(dim=0)).mean())
 
 
 def _ridge(inputs: Tensor, target: Tensor, penalty: float) -> Predict:

@@ -10,23 +10,12 @@ from neural_em.errors import refuse
 from neural_em.evaluation.results import Result, Summary
 
 TITLES = {
-    "ami_max": "AMI (max)",
-    "ami_arithmetic": "AMI (arithmetic)",
-    "ari": "ARI",
-    "iou": "matched IoU",
-    "confidence": "confidence",
-    "upper_bound": "next-step error",
-    "relational": "  at collisions",
-    "total": "loss",
-    "intra": "  intra-cluster",
-    "inter": "  inter-cluster",
-}
-ROLLOUT_TITLES = {
-    "upper_bound": TITLES["upper_bound"],
-    "repeated": "last frame repeated",
-    "ami_max": TITLES["ami_max"],
-    "ari": TITLES["ari"],
-}
+    "ami_max": "AMI (max)", "ami_arithmetic": "AMI (arithmetic)", "ari": "ARI", "iou": "matched IoU",
+    "confidence": "confidence", "upper_bound": "next-step error", "relational": "  at collisions",
+    "total": "loss", "intra": "  intra-cluster", "inter": "  inter-cluster",
+}  # fmt: skip
+_WITHOUT_INPUT = ("upper_bound", "repeated", "ami_max", "ari")
+ROLLOUT_TITLES = {name: TITLES.get(name, "last frame repeated") for name in _WITHOUT_INPUT}
 _SETTINGS = ("components", "static")  # what runs that are averaged must share, beside their steps
 
 
