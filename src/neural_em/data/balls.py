@@ -128,10 +128,7 @@ class BallScenes(DrawnScenes[Tracks]):
     def _throw(self, key: Tensor) -> tuple[Balls, Tensor]:
         config, (_, _, H, W) = self.config, self.shape
         sort = randomness.integers(key, config.most, len(config.radii), stream=0)  # (N,K)
-        radius, mass = (
-            torch.tensor(table, dtype=torch.float64, device=self.device)[sort]
-            for table in (config.radii, config.masses)
-        )
+        radius, mass = torch.tensor([config.radii, config.masses], dtype=torch.float64, device=self.device)[:, sort]
         return throw(key, radius * config.there(key, stream=2), mass, H, W, config.speed)
 
 
@@ -226,7 +223,7 @@ def throw(key: Tensor, radius: Tensor, mass: Tensor, height: int, width: int, sp
 
 def paint(tracks: Tracks, height: int, width: int, curtain: int = 0) -> Painted:
     """Hard discs; groups are 1 .. K where exactly one ball is seen; nothing is seen behind a curtain of that side."""
-    count, number = _covered(tracks, height, width)
+    count, number = _covered(tracks.position, tracks.radius[:, None], height, width)
     if tracks.curtain is not None:
         down, across = (
             (torch.arange(n, device=count.device) - tracks.curtain[:, axis, None] + 0.5 - curtain / 2).abs()
@@ -240,20 +237,18 @@ def paint(tracks: Tracks, height: int, width: int, curtain: int = 0) -> Painted:
 
 def collisions(tracks: Tracks, height: int, width: int) -> Tensor:
     """Where (N,T,H,W) the frame has a ball that has just met another one, seen or hidden."""
-    radius = tracks.radius[:, None].expand(-1, tracks.position.shape[1], -1)
-    return _covered(tracks._replace(radius=radius * tracks.met), height, width)[0] > 0
+    return _covered(tracks.position, tracks.radius[:, None] * tracks.met, height, width)[0] > 0
 
 
-def _covered(tracks: Tracks, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """How many balls cover each pixel's centre, and the sum of their numbers, both (N,T,H,W) uint8."""
-    N, T, K, _ = tracks.position.shape
-    radius = tracks.radius if tracks.radius.dim() == 3 else tracks.radius[:, None].expand(N, T, K)
+def _covered(position: Tensor, radius: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """How many balls (N,T,K) cover each pixel's centre, and the sum of their numbers, both (N,T,H,W) uint8."""
+    N, T, K, _ = position.shape
     rows, columns = (torch.arange(n, device=radius.device, dtype=torch.float32) + 0.5 for n in (height, width))
     count = torch.zeros(N, T, height, width, dtype=torch.uint8, device=radius.device)
     number = torch.zeros_like(count)
     for k in range(K):
-        down = (rows - tracks.position[:, :, k, :1]).square()  # (N,T,H)
-        across = (columns - tracks.position[:, :, k, 1:]).square()
+        down = (rows - position[:, :, k, :1]).square()  # (N,T,H)
+        across = (columns - position[:, :, k, 1:]).square()
         inside = down.unsqueeze(-1) + across.unsqueeze(-2) < radius[:, :, k].square()[..., None, None]
         count += inside
         number += inside.to(torch.uint8) * (k + 1)

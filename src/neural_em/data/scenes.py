@@ -115,12 +115,9 @@ class Scenes(DrawnScenes[Placement]):
             pending = pending[first == len(attempts)]
             attempt += len(attempts)
         if len(pending):
-            size = f"{self.height} x {self.width}"
-            refuse("height x width", f"room for scenes that differ between {', '.join(SPLITS)}", size)
+            wanted = f"room for scenes that differ between {', '.join(SPLITS)}"
+            refuse("height x width", wanted, f"{self.height} x {self.width}")
         return placed
-
-    def paint(self, drawn: Placement) -> Painted:
-        return self._paint(drawn, self.frames)
 
     def described(self, drawn: Placement) -> dict[str, Tensor]:
         """Position of the objects' centres, in pixels, and which of the few pictures they are."""
@@ -143,15 +140,16 @@ class Scenes(DrawnScenes[Placement]):
 
     def _is_mine(self, placement: Placement) -> Tensor:
         """Which scenes belong to the split (N,): a half of all to training, a quarter each to validation and test."""
-        first = self._paint(placement, 1).frames.flatten(1)  # (N, H*W)
+        first = self.paint(placement, 1).frames.flatten(1)  # (N, H*W)
         code = (first.to(torch.float64) @ self._pixel_codes).to(torch.int64)  # exact: all sums are below 2^53
         quarter = randomness.keys(_PARTITION, code, device=self.device) & 3
         owner = (quarter - 1).clamp(min=0)
         return owner == self.split
 
-    def _paint(self, placement: Placement, frames: int) -> Painted:
-        sprite, corner, velocity, room = placement
-        N, K = sprite.shape
+    def paint(self, drawn: Placement, frames: int | None = None) -> Painted:
+        """Paints a few scenes, or their first so many frames."""
+        sprite, corner, velocity, room = drawn
+        (N, K), frames = sprite.shape, frames or self.frames
         shape = (N, frames, self.height, self.width)
         path = reflect(corner, velocity, room, frames)  # (N,K,2,T)
         origin = path[:, :, 0] * self.width + path[:, :, 1]
