@@ -158,7 +158,7 @@ import torch
 from neural_em import NeuralEMError
 from neural_em.data import DataConfig, load_split
 from neural_em.data.mnist import read_idx_images
-import neural_em.data.video, h5py, PIL.Image
+import h5py, PIL.Image
 PIL.Image.init()
 
 def use(path):

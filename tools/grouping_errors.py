@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from neural_em import adjusted_mutual_info
-from neural_em.evaluation.contingency import check_maps, tables
+from neural_em.evaluation.contingency import tables
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.model.inference import infer, next_groups
@@ -75,7 +75,7 @@ def _measured(
         x, assignment = steps[-1].x_next, steps[-1].state.gamma[:, :, 0].argmax(dim=1)
         assert x is not None
         overlap = ((x[:, 0] > threshold) & (groups == 0)).flatten(1).sum(dim=1)
-        (table,) = tables(check_maps(groups, assignment), keep_groups=True)
+        (table,) = tables(groups, assignment, keep_groups=True)
         parts.append((overlap, adjusted_mutual_info(groups, assignment), *_faults(table)))
     return tuple(torch.cat(part).cpu() for part in zip(*parts, strict=True))
 

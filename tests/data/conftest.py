@@ -11,6 +11,6 @@ import pytest
 def free_memory() -> Iterator[None]:
     """The same on every machine: what is free there decides nothing here."""
     with pytest.MonkeyPatch.context() as patch:
-        for user in ("load", "arrays"):
+        for user in ("config", "arrays"):
             patch.setattr(f"neural_em.data.{user}.memory_budget", lambda device: 1 << 30)
         yield

@@ -7,7 +7,7 @@ import torch
 
 from neural_em import NeuralEMError, randomness
 from neural_em.data import DataConfig, bouncing_balls, load_split
-from neural_em.data.ball_motion import Balls, Tracks, collide, collisions, paint, simulate, throw
+from neural_em.data.balls import Balls, Tracks, collide, collisions, paint, simulate, throw
 
 SIZE = 64
 SPEED = 2.1

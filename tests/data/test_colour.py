@@ -113,10 +113,10 @@ def test_at_least_the_wanted_share_of_each_object_is_seen() -> None:
         fields: dict[str, Any] = {"objects": 4, "most_objects": 4, "frames": 1, "visible": share}
         made = scenes("sprites", **fields)
         drawn = made.drawn(torch.arange(60))
-        seen = objects_seen(made.painter.paint(drawn)[1].transpose(0, 1), 4)
+        seen = objects_seen(made.paint(drawn).groups.transpose(0, 1), 4)
         for k in range(4):
             alone = drawn.picture * (torch.arange(4) == k)
-            area = objects_seen(made.painter.paint(drawn._replace(picture=alone))[1].transpose(0, 1), 4)[:, k]
+            area = objects_seen(made.paint(drawn._replace(picture=alone)).groups.transpose(0, 1), 4)[:, k]
             assert bool((area > 0).all())
             assert bool((seen[:, k] >= share * area).all())
             assert share == 1 or k == 3 or bool((seen[:, k] < area).any())  # but they do hide each other

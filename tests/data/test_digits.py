@@ -109,7 +109,7 @@ def test_a_lone_digit_is_one_of_its_split_pixel_for_pixel(split: str) -> None:
 def test_frames_against_painting_by_hand(overlap: str, threshold: float, above: float | None, crop: str) -> None:
     options: dict[str, Any] = {"overlap": overlap, "threshold": threshold, "overlap_above": above, "crop": crop}
     scenes = DataConfig("flying-mnist", objects=3, frames=1, mnist=str(SAMPLE), **options).scenes("training", 4)
-    sprite, corner, _, room = scenes.place(torch.arange(30))
+    sprite, corner, _, room = scenes.drawn(torch.arange(30))
     overlaps = torch.cat([painted.overlaps for _, painted in scenes.sequences(torch.arange(30))])
     frames, groups = flying_mnist(30, 3, 1, seed=4, mnist=SAMPLE, **options)
     known = [small(digit, crop) for digit in pixels("train")[:50]]
@@ -160,7 +160,7 @@ def test_tiny_digits_are_cropped_as_by_hand(crop: str, expected: dict[str, list[
     scenes = config.scenes("test", 0)
     assert scenes.sprites.height.tolist() == [len(rows) for rows in expected.values()]
     assert scenes.sprites.width.tolist() == [len(rows[0]) for rows in expected.values()]
-    sprite, corner, velocity, _ = scenes.place(torch.arange(60))
+    sprite, corner, velocity, _ = scenes.drawn(torch.arange(60))
     frames = torch.cat([painted.frames[:, :, 0] for _, painted in scenes.sequences(torch.arange(60))])
     for n in range(60):
         rows = np.array(list(expected.values())[int(sprite[n, 0])])
@@ -194,7 +194,7 @@ def test_cropped_digits_are_as_large_as_mnists_are(crop: str, height: float, wid
 
 def test_digits_and_corners_are_uniform() -> None:
     config = DataConfig("flying-mnist", mnist=str(SAMPLE), crop="none")
-    sprite, corner, _, _ = config.scenes("training", 0).place(torch.arange(5000))
+    sprite, corner, _, _ = config.scenes("training", 0).drawn(torch.arange(5000))
     assert stats.chisquare(np.bincount(sprite.flatten().numpy(), minlength=50)).pvalue > 1e-3
     place = corner[..., 0] * 11 + corner[..., 1]
     assert stats.chisquare(np.bincount(place.flatten().numpy(), minlength=121)).pvalue > 1e-3
@@ -202,7 +202,7 @@ def test_digits_and_corners_are_uniform() -> None:
 
 def test_corners_of_cropped_digits_are_uniform_over_their_own_room() -> None:
     config = DataConfig("flying-mnist", mnist=str(SAMPLE))
-    _, corner, _, room = config.scenes("training", 0).place(torch.arange(5000))
+    _, corner, _, room = config.scenes("training", 0).drawn(torch.arange(5000))
     for axis in (0, 1):
         for size in room[..., axis].unique().tolist():
             chosen = corner[..., axis][room[..., axis] == size].numpy()

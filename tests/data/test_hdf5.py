@@ -12,7 +12,7 @@ import torch
 from neural_em import NeuralEMError
 from neural_em.data import DataConfig, load_hdf5, load_split
 from neural_em.data.dataset import MemoryDataset, StreamingDataset
-from neural_em.data.generated_file import export_hdf5
+from neural_em.data.hdf5 import export_hdf5
 
 SAMPLE = str(Path(__file__).parent / "mnist")
 SIZES = {"train_size": 13, "validation_size": 4, "test_size": 3}

@@ -148,7 +148,7 @@ def bounce(place: int, velocity: int, room: int) -> tuple[int, int]:
 def test_frames_are_unions_and_overlaps_are_not_scored() -> None:
     """Moves and paints five shapes by hand from where they start, counting how many cover each pixel."""
     scenes = DataConfig("flying-shapes", objects=5).scenes("training", 3)
-    sprite, corner, velocity, _ = scenes.place(torch.arange(16))
+    sprite, corner, velocity, _ = scenes.drawn(torch.arange(16))
     (_, painted), *_ = scenes.sequences(torch.arange(16))
     shapes = list(SHAPES.values())
     shared = 0
@@ -210,7 +210,7 @@ def _training_again() -> np.ndarray:
 @pytest.mark.parametrize("split", ["training", "validation", "test"])
 def test_three_shapes_are_uniform_in_every_split(split: str) -> None:
     scenes = DataConfig("static-shapes").scenes(split, 0)
-    sprite, corner, velocity, _ = scenes.place(torch.arange(4000))
+    sprite, corner, velocity, _ = scenes.drawn(torch.arange(4000))
     assert stats.chisquare(np.bincount(sprite.flatten().numpy())).pvalue > 1e-3
     squares = corner[sprite == 0].numpy()
     assert stats.chisquare(np.bincount(squares[:, 0] * 22 + squares[:, 1], minlength=484)).pvalue > 1e-3
@@ -303,7 +303,7 @@ def test_a_later_shape_hides_an_earlier_one() -> None:
     assert torch.equal(other.groups > 0, other.frames[:, :, 0] > 0)
     alone = one.groups > 0
     assert torch.equal(one.groups[alone], other.groups[alone])
-    sprite, corner, *_ = hidden.place(rows)
+    sprite, corner, *_ = hidden.drawn(rows)
     shapes = list(SHAPES.values())
     for n in range(10):
         top = np.zeros((28, 28), int)

@@ -14,18 +14,17 @@ import torch
 
 from neural_em.data.dataset import MemoryDataset
 from neural_em.errors import NeuralEMError
-from neural_em.evaluation import (
+from neural_em.evaluation import EvaluationConfig, evaluate
+from neural_em.evaluation.results import (
     Curve,
-    EvaluationConfig,
     Result,
     StartSpread,
     Summary,
-    evaluate,
     read_json,
     write_csv,
     write_json,
     write_sequences_csv,
-)
+)  # fmt: skip
 from neural_em.model import ModelConfig, NeuralEM
 
 

@@ -7,16 +7,8 @@ import dataclasses
 import pytest
 
 from neural_em.errors import NeuralEMError
-from neural_em.evaluation import (
-    Curve,
-    MeanDeviation,
-    Result,
-    StartSpread,
-    Summary,
-    aggregate,
-    aggregate_table,
-    result_table,
-)
+from neural_em.evaluation import Curve, MeanDeviation, Result, Summary, aggregate, aggregate_table, result_table
+from neural_em.evaluation.results import StartSpread
 
 
 def made_up(mean: float, **changes: object) -> Result:

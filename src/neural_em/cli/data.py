@@ -126,7 +126,7 @@ def data(
 def _preview(config: Any, seed: int, path: Path) -> None:
     import torch
 
-    from neural_em.data.load import load_split
+    from neural_em.data import load_split
     from neural_em.report.preview import write_preview
 
     sequences = load_split(config, "training", seed, size=_PREVIEWED).batch(torch.arange(_PREVIEWED))
@@ -136,7 +136,7 @@ def _preview(config: Any, seed: int, path: Path) -> None:
 
 
 def _write(config: Any, seed: int, path: Path) -> None:
-    from neural_em.data.generated_file import export_hdf5
+    from neural_em.data.hdf5 import export_hdf5
 
     with options.progress_bar() as bar:
         sizes = export_hdf5(path, config, seed, lambda done, total: bar(path.name, done, total))

@@ -14,6 +14,7 @@ from neural_em.data.fitting import Frame
 from neural_em.errors import NeuralEMError, refuse
 
 SUFFIXES = frozenset({".npy", ".npz"})
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _NAMES = {"frames": ("frames", "features", "images", "x"), "groups": ("groups", "masks", "labels")}
 
 
@@ -47,22 +48,12 @@ def as_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
 
     (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W).
     """
-    last = array.ndim > 2 and array.shape[-1] in (1, 3)
-    if array.ndim == 2:
-        return [array[None, :, :, None]]
-    if array.ndim == 3:
-        return [array[None] if last else array[..., None]]
-    if array.ndim == 4 and last:
-        return [array]
-    if array.ndim == 4 and array.shape[1] in (1, 3):
-        return [array.transpose(0, 2, 3, 1)]
-    if array.ndim == 4:
-        return list(array[..., None])
-    if array.ndim == 5 and last:
-        return list(array)
-    if array.ndim == 5 and array.shape[2] in (1, 3):
-        return list(array.transpose(0, 1, 3, 4, 2))
-    refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", array.shape)
+    shape = array.shape
+    if len(shape) < 3 or shape[-1] not in (1, 3):  # the channels are not last
+        array = np.moveaxis(array, -3, -1) if len(shape) > 3 and shape[-3] in (1, 3) else array[..., None]
+    if not 3 <= array.ndim <= 5:
+        refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", shape)
+    return list(array) if array.ndim == 5 else [array if array.ndim == 4 else array[None]]
 
 
 def as_label_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
@@ -102,7 +93,10 @@ def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
             return None
         info = members[named[0]]
         with archive.open(info) as file:
-            shape, _, dtype = _header(file)
+            version = np.lib.format.read_magic(file)
+            if version not in _HEADERS:
+                raise ValueError(f"format version {version}")
+            shape, _, dtype = _HEADERS[version](file)
             wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if dtype.hasobject or not wanted <= info.file_size:
             refuse(f"{path}: {info.filename}", f"{shape} of {dtype}, as its header says", f"{info.file_size} bytes")
@@ -110,11 +104,3 @@ def _from_archive(path: Path, role: str) -> NDArray[Any] | None:
             refuse(f"{path}: {info.filename}", "an array that fits into memory (else use .npy)", f"{wanted} bytes")
         with archive.open(info) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read:
-        raise ValueError(f"format version {version}")
-    return read[version](file)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import Split
-from neural_em.data.drawn import DrawnConfig, DrawnScenes, select
-from neural_em.data.generated import Painted
+from neural_em.data.generated import DrawnConfig, DrawnScenes, Painted, select
 from neural_em.data.grounds import GROUNDS, distinct_colours, draw_ground
 from neural_em.data.motion import UNIT
 from neural_em.data.painting import PAINTED, Objects, Painter
@@ -94,8 +93,8 @@ class ColourScenes(DrawnScenes[Objects]):
     """All sequences of one split under one seed."""
 
     levels = 255
-    DRAWN = 4096
-    PAINTED = PAINTED
+    most_drawn = 4096
+    most_painted = PAINTED
     config: ColourConfig
 
     def __init__(self, config: ColourConfig, split: Split, seed: int, device: torch.device | str) -> None:
@@ -104,8 +103,8 @@ class ColourScenes(DrawnScenes[Objects]):
         self.painter = Painter(pictures, self.shape, config.reach, config.ground, config.plain, self.device)
 
     def paint(self, drawn: Objects) -> Painted:
-        frames, groups = self.painter.paint(drawn)
-        return Painted(frames, groups, torch.zeros_like(groups))
+        groups, shade = self.painter.overlaid(drawn)
+        return Painted(self.painter.colours(drawn, groups, shade), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:
         """Position in pixels, colour from 0 to 1, sort of shape, and size in pixels where it is told."""

@@ -1,7 +1,8 @@
-"""Pictures in colour that fly: the paper's shapes, tetrominoes, handwritten digits."""
+"""Kinds of data in colour: upright pictures that fly, and geometric figures of any size and angle."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,16 +11,21 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ColourConfig, Drawn
+from neural_em.data.colour import ColourConfig, ColourScenes, Drawn
 from neural_em.data.config import Split, kind
 from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
-from neural_em.data.motion import UNIT, launch, reflect
-from neural_em.data.painting import ONE
+from neural_em.data.generated import Painted
+from neural_em.data.motion import HEADINGS, UNIT, directions, launch, reflect, wander
+from neural_em.data.painting import ONE, SHADED, TEXTURED, Objects, surfaces
 from neural_em.data.scenes import VELOCITIES
 from neural_em.data.shapes import BITMAPS, bitmap
-from neural_em.data.silhouettes import Pictures, blocks, from_bitmaps
-from neural_em.fields import Check, choice
+from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, blocks, family_pictures, from_bitmaps
+from neural_em.errors import NeuralEMError, refuse
+from neural_em.fields import TINY, Check, choice, number, several
 
+SURFACES = ("flat", "shaded", "textured", "mixed")
+_SMALLEST = 3  # pixels
+_MANY = ("ellipse", "polygon", "star", "letter", "blob", "ring")
 _TILE = 5  # pixels along a tile of a tetromino
 _TETROMINOES = ("####", "## ##", "### .#.", ".## ##.", "##. .##", "### #..", "### ..#")  # each turned all ways
 _SIX = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
@@ -115,9 +121,145 @@ class ColouredDigitsConfig(OfDigits, FlyingColoursConfig):
 def _tetrominoes() -> Iterator[Tensor]:
     """Bitmaps of all ways in which the figures can lie."""
     for figure in _TETROMINOES:
-        seen: list[Tensor] = []
-        for turns in range(4):
-            turned = torch.rot90(bitmap(figure), turns)
-            if not any(torch.equal(turned, other) for other in seen):
-                seen.append(turned)
-        yield from seen
+        turned = [torch.rot90(bitmap(figure), turns) for turns in range(4)]
+        yield from {str(each.tolist()): each for each in turned}.values()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiguresConfig(ColourConfig):
+    """Figures of any size and angle: what they are and how they move."""
+
+    objects: int = 1
+    most_objects: int | None = 4
+    height: int = 64
+    width: int = 64
+    shapes: tuple[str, ...] = ("ellipse", "square", "heart")  # the objects' families, equally likely: see `FAMILIES`
+    smallest: float = 0.2  # object, measured across, in parts of the frame's shorter side
+    largest: float = 0.4  # likewise
+    speed: float = 2.0  # an object's, at most, in pixels a frame; any up to it, in any direction, is equally likely
+    motion: str = "straight"  # or ``varied``: some stand, some fly straight, in curves, ever faster or ever slower
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "shapes": several(choice(FAMILIES), f"a list of {', '.join(FAMILIES)}"),
+        **dict.fromkeys(("smallest", "largest"), number("a number above 0, at most 1", TINY, 1)),
+        "speed": number("a number from 0 to 100", 0, 100),
+        "motion": choice(("straight", "varied")),
+    }
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.largest < self.smallest:
+            raise NeuralEMError(f"largest={self.largest:g} is below smallest={self.smallest:g}")
+        pixels = self.smallest * min(self.height, self.width)
+        if pixels < _SMALLEST:
+            refuse("smallest", f"{_SMALLEST} pixels or more, or nothing is seen", f"{pixels:g} pixels")
+        if len(set(self.shapes)) != len(self.shapes):
+            refuse("shapes", "each family once", list(self.shapes))
+
+    @property
+    def reach(self) -> int:
+        return math.ceil(self.largest * min(self.height, self.width)) + 3
+
+    def pictures(self, split: Split) -> Pictures:
+        return family_pictures(self.shapes)
+
+    def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
+        """The family, then one of its pictures; any size and angle; wholly inside the frame."""
+        N, K, device = len(key), self.most, key.device
+        _, counts = torch.unique_consecutive(pictures.sort[1:], return_counts=True)
+        family = randomness.integers(key, K, len(counts), stream=0)  # (N,K)
+        picture = 1 + (counts.cumsum(0) - counts)[family] + randomness.integers(key, K, counts[family], stream=1)
+        side = min(self.height, self.width) * UNIT
+        small, large = (int(part * side) for part in (self.smallest, self.largest))
+        size = small + randomness.integers(key, K, large - small + 1, stream=2)
+        sine, cosine = directions(device)[randomness.integers(key, K, HEADINGS, stream=3)].unbind(dim=-1)
+        turn = torch.stack([cosine, sine, -sine, cosine], dim=-1).view(N, K, 2, 2) * (GRID * UNIT)
+        turn = turn // size[..., None, None]
+        room = torch.tensor([self.height, self.width], device=device) * UNIT - size[..., None]  # (N,K,2)
+        start = torch.stack([randomness.integers(key, K, room[..., i] + 1, stream=4 + i) for i in (0, 1)], dim=-1)
+        path = wander(key, start, room, self.frames, int(self.speed * UNIT), self.motion == "varied")
+        return Drawn(picture, turn, path + (size // 2)[..., None, None], size)
+
+
+@kind("sprites")
+@dataclass(frozen=True, kw_only=True)
+class SpritesConfig(FiguresConfig):
+    """Ellipses, squares and hearts of any colour, size and angle."""
+
+    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
+    grey: float = 0.0  # the share of sequences without colour
+    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "surface": choice(SURFACES),
+        "grey": number("a number from 0 to 1", 0, 1),
+        "noise": number("a number from 0 to 1", 0, 1),
+    }
+
+    @property
+    def plain(self) -> bool:
+        return self.surface == "flat" and self.noise == 0
+
+    def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A third of mixed surfaces is flat, a third shaded, a third textured."""
+        grey = randomness.uniform(key, 1, stream=6)[:, 0] < self.grey
+        sort = torch.full((len(key), self.most), SURFACES.index(self.surface), device=key.device)
+        if self.surface == "mixed":
+            sort = randomness.integers(key, self.most, 3, stream=7)
+        shaded = SHADED + randomness.integers(key, self.most, TEXTURED - SHADED, stream=8)
+        textured = TEXTURED + randomness.integers(key, self.most, len(surfaces()) - TEXTURED, stream=8)
+        surface = torch.where(sort == 0, 0, torch.where(sort == 1, shaded, textured))
+        noise = randomness.integers(key, 1, int(self.noise * 255 * 16) + 1, stream=9)[:, 0]
+        return grey, surface, noise
+
+
+@kind("objects")
+@dataclass(frozen=True, kw_only=True)
+class ObjectsConfig(SpritesConfig):
+    """Objects of great variety, to learn from what an object is.
+
+    To test on kinds of objects that were never seen, name some ``shapes`` in training and others in the test.
+    """
+
+    most_objects: int | None = 6
+    ground: str = "mixed"
+    shapes: tuple[str, ...] = _MANY
+    smallest: float = 1 / 12
+    largest: float = 1 / 2
+    speed: float = 4.0
+    motion: str = "varied"
+    surface: str = "mixed"
+    grey: float = 0.25
+    noise: float = 0.05
+
+
+@kind("silhouettes")
+@dataclass(frozen=True, kw_only=True)
+class SilhouettesConfig(FiguresConfig):
+    """What is left of objects of great variety when their ground is taken away: white on black."""
+
+    most_objects: int | None = 6
+    shapes: tuple[str, ...] = _MANY
+    smallest: float = 1 / 8
+    largest: float = 2 / 5
+    speed: float = 3.0
+    motion: str = "varied"
+
+    CHANNELS: ClassVar[int] = 1
+    CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
+
+    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> ColourScenes:
+        return Silhouettes(self, split, seed, device)
+
+
+class Silhouettes(ColourScenes):
+    """A pixel is 1 where any object is."""
+
+    levels = 1
+
+    def paint(self, drawn: Objects) -> Painted:
+        groups, _ = self.painter.overlaid(drawn)
+        return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
+
+    def described(self, drawn: Objects) -> dict[str, Tensor]:
+        return {name: part for name, part in super().described(drawn).items() if name != "colour"}

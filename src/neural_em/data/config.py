@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
-from neural_em.errors import NeuralEMError, unknown
+import torch
+
+from neural_em.data.dataset import Dataset, memory_budget
+from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, Checked, flag, integer, optional
-
-if TYPE_CHECKING:
-    import torch
-
-    from neural_em.data.dataset import Dataset
 
 Split = Literal["training", "validation", "test"]
 Part = Literal["training", "validation", "test", "all"]  # "all": the user's own data, undivided
-SPLITS: tuple[str, ...] = get_args(Split)
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 MAX_OBJECTS = 127  # labels have seven bits while painting
 MAX_SIDE = 4096
@@ -97,8 +95,12 @@ class DataConfig(Checked):
     @classmethod
     def from_other(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields of any kind without those of others, where these are as they usually are."""
-        own, table = _fields(cls), _defaults()
-        left = {name: value for name, value in values.items() if name in own or not _untouched(table.get(name), value)}
+        left = {}
+        for name, value in values.items():
+            usual = list(_kinds_with(name).values())  # a field that is not set, or as it usually is, says nothing
+            plain = tuple(value) if isinstance(value, list) else value
+            if name in _fields(cls) or not usual or (value is not None and plain not in usual):
+                left[name] = value
         _refuse_others(cls, values.get("kind", _USUAL), left)
         return left
 
@@ -147,25 +149,35 @@ def _fields(cls: type[DataConfig]) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
-def _defaults() -> dict[str, list[tuple[str, Any]]]:
-    """Of every field of any kind: the kinds that have it, and what it usually is there."""
-    table: dict[str, list[tuple[str, Any]]] = {}
-    for kind, cls in KINDS.items():
-        for name, default in _fields(cls).items():
-            table.setdefault(name, []).append((kind, default))
-    return table
-
-
-def _untouched(kinds: list[tuple[str, Any]] | None, value: Any) -> bool:
-    """Whether another kind's field says nothing: it is not set, or as it usually is."""
-    plain = tuple(value) if isinstance(value, list) else value
-    return kinds is not None and (value is None or any(plain == default for _, default in kinds))
+def _kinds_with(name: str) -> dict[str, Any]:
+    """The kinds that have a field, and what it usually is there."""
+    return {kind: _fields(cls)[name] for kind, cls in KINDS.items() if name in _fields(cls)}
 
 
 def _refuse_others(cls: type[DataConfig], kind: str, given: Mapping[str, Any]) -> None:
     """Refuses fields that belong to other kinds."""
-    own, table = _fields(cls), _defaults()
     for name in given:
-        if name not in own and name in table:
-            kinds = " or ".join(repr(other) for other, _ in table[name])
-            raise NeuralEMError(f"{name} is for kind {kinds}, not for {kind!r}")
+        if name not in _fields(cls) and (kinds := _kinds_with(name)):
+            raise NeuralEMError(f"{name} is for kind {' or '.join(map(repr, kinds))}, not for {kind!r}")
+
+
+def load_split(
+    config: DataConfig, split: Part, seed: int, device: torch.device | str = "cpu", size: int | None = None,
+    max_bytes: int | None = None,
+) -> Dataset:  # fmt: skip
+    """The sequences of one split, ready to be asked for batches.
+
+    Args:
+        config: What data.
+        split: "training", "validation" or "test"; "all" for the user's own data, where it is not divided into these.
+        seed: Names the generated data; files do not depend on it.
+        device: Where the batches are wanted.
+        size: How many sequences; ``None``: as the config says. Files give what they have, at most.
+        max_bytes: Hold the data on the device if it needs no more than this, else make or read each batch when it is
+            asked for; the batches are the same. ``None``: a half of the device's free memory.
+    """
+    most = config.size(split)  # refuses a part that it does not have
+    count = most if size is None else size
+    if count < 1:
+        refuse("size", "an integer >= 1", count)
+    return config.load(split, seed, device, count, memory_budget(device) if max_bytes is None else max_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,8 +70,7 @@ class MemoryDataset(Dataset):
         """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
         _, T, C, H, W = frames.shape
         self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
-        self._frames, self._groups = frames, groups
-        self._levels = levels_tensor(levels, frames.device)
+        self._frames, self._groups, self._levels = frames, groups, levels
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -86,33 +85,25 @@ class MemoryDataset(Dataset):
         return _batch(self._frames.index_select(0, indices), groups, self._levels)
 
 
-class Reader(Protocol):
-    """Something that gives sequences by index: frames (B,T,C,H,W) and groups (B,T,H,W), on any device."""
-
-    levels: int
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The sequences at the given indices (B,)."""
+Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # indices (B,) to frames (B,T,C,H,W) and groups (B,T,H,W)
 
 
 class StreamingDataset(Dataset):
     """Makes or reads each batch when it is asked for: for data that does not fit into memory, and for endless data."""
 
     def __init__(
-        self, reader: Reader, length: int, shape: tuple[int, int, int, int], has_groups: bool,
-        device: torch.device | str, endless: bool = False, note: str = "",
+        self, read: Read, length: int, shape: tuple[int, int, int, int], has_groups: bool, device: torch.device | str,
+        levels: int = 1, endless: bool = False, note: str = "",
     ) -> None:  # fmt: skip
-        """Takes a reader of so many sequences of the shape (T,C,H,W); for the rest, see the base."""
+        """Takes what reads so many sequences of the shape (T,C,H,W), in which ``levels`` stands for 1.0."""
         self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
-        self.endless = endless
-        self._reader, self._length = reader, length
-        self._levels = levels_tensor(reader.levels, self.device)
+        self.endless, self._read, self._length, self._levels = endless, read, length, levels
 
     def __len__(self) -> int:
         return self._length
 
     def batch(self, indices: Tensor) -> Batch:
-        frames, groups = self._reader.read(self.checked(indices))
+        frames, groups = self._read(self.checked(indices))
         groups = None if groups is None else groups.to(self.device)
         return _batch(frames.to(self.device), groups, self._levels)
 
@@ -129,14 +120,9 @@ def memory_budget(device: torch.device | str) -> int:
         return 4 << 30
 
 
-def levels_tensor(levels: int, device: torch.device) -> Tensor | None:
-    # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
-    return None if levels == 1 else torch.tensor(float(levels), device=device)
-
-
-def _batch(frames: Tensor, groups: Tensor | None, levels: Tensor | None) -> Batch:
+def _batch(frames: Tensor, groups: Tensor | None, levels: int) -> Batch:
     """Sample-first integers (B,T,C,H,W) to a batch with the time axis first."""
     frames = frames.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
-    if levels is not None:
-        frames.div_(levels)
+    if levels > 1:  # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
+        frames.div_(torch.full((), levels, dtype=torch.float32, device=frames.device))
     return Batch(frames, None if groups is None else groups.transpose(0, 1).contiguous())

@@ -74,16 +74,10 @@ def digit_sprites(digits: NDArray[np.int16], cropped: bool, threshold: float, ov
     if cropped:
         empty = (np.flip(digits.any(axis=axis), axis=1).argmax(axis=1) for axis in (2, 1))  # below and right of the ink
         sizes = [size - rest for size, rest in zip(sizes, empty, strict=True)]
-    return Sprites(
-        rows=torch.from_numpy(pixel // width),
-        columns=torch.from_numpy(pixel % width),
-        values=torch.from_numpy(np.take_along_axis(flat, pixel, axis=1)),
-        height=torch.from_numpy(sizes[0]),
-        width=torch.from_numpy(sizes[1]),
-        levels=LEVELS,
-        threshold=_level(threshold),
-        overlap_above=_level(overlap_above),
-    )
+    parts = pixel // width, pixel % width, np.take_along_axis(flat, pixel, axis=1), *sizes
+    rows, columns, values, heights, widths = map(torch.from_numpy, parts)
+    inside, shared = (int(Fraction(value) * LEVELS) for value in (threshold, overlap_above))  # exact: 0.3 * 1020
+    return Sprites(rows, columns, values, heights, widths, LEVELS, inside, shared)
 
 
 class OfDigits(SceneConfig):
@@ -146,42 +140,27 @@ class FlyingDigitsConfig(OfDigits, FlyingConfig):
         return Scenes(self, sprites, split, seed, device)
 
 
-def _level(value: float) -> int:
-    return int(Fraction(value) * LEVELS)  # exact: 0.3 * 1020 must not round
-
-
 def flying_mnist(
     num: int, objects: int = 2, frames: int = 21, seed: int = 0, split: Split = "training",
     device: torch.device | str = "cpu", start: int = 0, **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do.
+    """Sequences of halved MNIST digits that move as the shapes of ``flying_shapes`` do, whose arguments these are.
 
-    Args:
-        num: How many sequences.
-        objects: Digits in each, drawn uniformly with replacement.
-        frames: Frames in each; 1 makes the static set.
-        seed: Together with the split and its index, names a sequence, the same on every device.
-        split: "training", "validation" or "test"; they share no sequence, and no digit unless ``digits`` is given.
-        device: Where to make them.
-        start: Index of the first sequence.
-        fields: ``height`` and ``width`` of a frame, 24 pixels, ``velocities`` as of ``flying_shapes``, and
+    Digits are drawn uniformly with replacement; the splits share none unless ``digits`` is given. One frame makes the
+    static set. The fields are ``height`` and ``width`` of a frame, 24 pixels, ``velocities``, and
 
-            * ``digits``: draw on the first so many training digits only, in every split: 20 and 500 are the paper's
-              stages;
-            * ``mnist``: folder of the IDX files; else ``$NEM_MNIST``, the cache, or a download;
-            * ``overlap``: how values combine where digits overlap: their "maximum", their "sum" cut at 1, or "hide";
-            * ``threshold``: a pixel belongs to a digit where the digit's value is above this. The paper does not say
-              where; 0.5 is what the first author's earlier data set of several digits takes. It decides what is scored,
-              not what is trained on, and matters: grey rims are hard to assign. One digit of 70,000 keeps no pixel;
-            * ``overlap_above``: digits overlap in a pixel where two are above this, else above the threshold. The paper
-              does not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to
-              assign;
-            * ``crop``: digits are cropped to their ink (what is above 0), so that each has its own size and its own
-              room to move: "before" they are halved, or "after" it; "none" leaves them in boxes of 14 x 14 pixels. The
-              paper does not say; the first author's earlier data set of several digits crops them before anything else.
+    * ``digits``: draw on the first so many training digits only, in every split: 20 and 500 are the paper's stages;
+    * ``mnist``: folder of the IDX files; else ``$NEM_MNIST``, the cache, or a download;
+    * ``overlap``: how values combine where digits overlap: their "maximum", their "sum" cut at 1, or "hide";
+    * ``threshold``: a pixel belongs to a digit where the digit's value is above this. The paper does not say where; 0.5
+      is what the first author's earlier data set of several digits takes. It decides what is scored, not what is
+      trained on, and matters: grey rims are hard to assign. One digit of 70,000 keeps no pixel;
+    * ``overlap_above``: digits overlap in a pixel where two are above this, else above the threshold. The paper does
+      not say this either, and it matters as much: next to another digit's grey rim a pixel is hard to assign;
+    * ``crop``: digits are cropped to their ink (what is above 0), so that each has its own size and its own room to
+      move: "before" they are halved, or "after" it; "none" leaves them in boxes of 14 x 14 pixels. The paper does not
+      say; the first author's earlier data set of several digits crops them before anything else.
 
-    Returns:
-        Frames (T,N,1,H,W) float32 in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or more than
-        one is.
+    Frames are (T,N,1,H,W) float32 in [0, 1], groups (T,N,H,W) uint8: 1 .. objects, 0 where no digit or several are.
     """
     return generate("flying-mnist", num, seed, split, device, start, objects=objects, frames=frames, **fields)

@@ -98,9 +98,8 @@ def _with_channels(frame: Frame, depth: int) -> Frame:
 
 
 def _resized(frame: Frame, height: int, width: int) -> Frame:
-    size = (width, height)
-    planes = [Image.fromarray(np.ascontiguousarray(frame[:, :, c])) for c in range(frame.shape[2])]
-    smooth = [np.asarray(plane.resize(size, Image.Resampling.BILINEAR)) for plane in planes]
+    planes = (Image.fromarray(np.ascontiguousarray(plane)) for plane in np.moveaxis(frame, 2, 0))
+    smooth = [np.asarray(plane.resize((width, height), Image.Resampling.BILINEAR)) for plane in planes]
     return np.stack(smooth, axis=-1)
 
 

@@ -1,18 +1,25 @@
-"""What is common to all generated data: their config, what a generator gives, and how it becomes a data set."""
+"""What is common to all generated data: their config, what a generator gives, and how it becomes a data set.
+
+Scenes are drawn first, and painted when their frames, a hundred times as large, are asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from neural_em import randomness
 from neural_em.data.config import MAX_FRAMES, MAX_OBJECTS, MAX_SIDE, SPLITS, DataConfig, Part, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.errors import NeuralEMError, refuse, unknown
-from neural_em.fields import Check, integer
+from neural_em.fields import Check, integer, optional
+
+Drawn = TypeVar("Drawn")  # a named tuple of tensors (N,...), of other such tuples, or of None
 
 
 class Painted(NamedTuple):
@@ -33,19 +40,6 @@ class Generator(Protocol):
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
         """Paints the sequences at the given indices (N,) a few at a time, each lot with its place in 0 .. N."""
-
-
-class SplitScenes:
-    """What generators have in common: the split that they make, under one seed, on one device."""
-
-    levels = 1
-    dtype = torch.uint8
-
-    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
-        if split not in SPLITS:
-            unknown("split", split, SPLITS)
-        self.config, self.shape, self.device = config, config.shape, torch.device(device)
-        self.seed, self.split = seed, SPLITS.index(split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +90,15 @@ class SceneConfig(DataConfig):
         scenes = self.scenes(cast(Split, split), seed, device)
         T, C, H, W = self.shape
         endless = self.fresh and split == "training"
+
+        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
+            return gathered(scenes, len(indices), scenes.sequences(indices))
+
         data: Dataset
         if endless or count * T * H * W * (C * scenes.dtype.itemsize + 1) > budget:
-            data = StreamingDataset(SceneReader(scenes), count, self.shape, True, device, endless, self.note())
+            data = StreamingDataset(read, count, self.shape, True, device, scenes.levels, endless, self.note())
         else:
-            data = MemoryDataset(*painted(scenes, torch.arange(count)), scenes.levels, self.note())
+            data = MemoryDataset(*read(torch.arange(count)), scenes.levels, self.note())
         data.background, data.truth = self.background, getattr(scenes, "properties", None)
         return data
 
@@ -115,45 +113,145 @@ class SceneConfig(DataConfig):
         return few if self.objects == 1 else ""
 
 
-class SceneReader:
-    """Generated sequences, made when asked for."""
-
-    def __init__(self, scenes: Generator) -> None:
-        self.levels, self._scenes = scenes.levels, scenes
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return painted(self._scenes, indices)
-
-
-def painted(scenes: Generator, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of the sequences at the indices."""
+def gathered(scenes: Generator, count: int, lots: Iterator[tuple[slice, Painted]]) -> tuple[Tensor, Tensor]:
+    """Frames (N,T,C,H,W), in the smallest exact type, and groups (N,T,H,W) uint8 of sequences painted in lots."""
     T, C, H, W = scenes.shape
-    frames = torch.empty(len(indices), T, C, H, W, dtype=scenes.dtype, device=scenes.device)
-    groups = torch.empty(len(indices), T, H, W, dtype=torch.uint8, device=scenes.device)
-    for lot, some in scenes.sequences(indices):
+    frames = torch.empty(count, T, C, H, W, dtype=scenes.dtype, device=scenes.device)
+    groups = torch.empty(count, T, H, W, dtype=torch.uint8, device=scenes.device)
+    for lot, some in lots:
         frames[lot] = some.frames
         groups[lot] = some.groups
     return frames, groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnConfig(SceneConfig):
+    """Scenes whose number of objects may vary."""
+
+    # sequences have from ``objects`` to this many objects, all equally likely; ``None``: ``objects``
+    most_objects: int | None = None
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {"most_objects": optional(integer(1, MAX_OBJECTS))}
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.most < self.objects:
+            raise NeuralEMError(f"most_objects={self.most} is below objects={self.objects}; set both")
+
+    @property
+    def most(self) -> int:
+        return self.most_objects or self.objects
+
+    def there(self, key: Tensor, stream: int) -> Tensor:
+        """Which of the most objects the scenes (N,) have: (N,K) bool."""
+        number = self.objects + randomness.integers(key, 1, self.most - self.objects + 1, stream=stream)  # (N,1)
+        return torch.arange(self.most, device=key.device) < number
+
+    def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        if self.fresh and split == "training":
+            return super().load(split, seed, device, count, budget)
+        return PaintedDataset(cast(DrawnScenes[Any], self.scenes(cast(Split, split), seed, device)), count)
+
+
+class DrawnScenes(ABC, Generic[Drawn]):
+    """All sequences of one split under one seed, on one device, drawn and painted in two steps."""
+
+    levels = 1
+    dtype = torch.uint8
+    most_drawn: int  # scenes drawn at a time
+    most_painted: ClassVar[Mapping[str, int]]  # pixels painted at a time, by the kind of device
+
+    def __init__(self, config: SceneConfig, split: Split, seed: int, device: torch.device | str) -> None:
+        if split not in SPLITS:
+            unknown("split", split, SPLITS)
+        self.config, self.shape, self.device = config, config.shape, torch.device(device)
+        self.seed, self.split = seed, SPLITS.index(split)
+
+    @abstractmethod
+    def draw(self, indices: Tensor) -> Drawn:
+        """What is in the scenes at a few indices (N,) on the device."""
+
+    @abstractmethod
+    def paint(self, drawn: Drawn) -> Painted:
+        """Paints a few scenes."""
+
+    @abstractmethod
+    def described(self, drawn: Drawn) -> dict[str, Tensor]:
+        """What is true of the objects; see `Dataset.properties`."""
+
+    def collisions(self, drawn: Drawn) -> Tensor | None:
+        return None
+
+    def drawn(self, indices: Tensor) -> Drawn:
+        """What is in the scenes at the given indices (N,)."""
+        several = [self.draw(some.to(self.device)) for some in indices.split(self.most_drawn)]
+        return cast(Drawn, _each(lambda *parts: torch.cat(parts), *several))
+
+    def painted(self, drawn: Drawn, count: int) -> Iterator[tuple[slice, Painted]]:
+        """Paints so many scenes a few at a time."""
+        T, _, H, W = self.shape
+        for rows in lots(count, T * H * W, self.most_painted[self.device.type]):
+            yield rows, self.paint(select(drawn, rows))
+
+    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
+        for some in lots(len(indices), 1, self.most_drawn):
+            drawn = self.draw(indices[some].to(self.device))
+            for rows, painted in self.painted(drawn, some.stop - some.start):
+                yield slice(some.start + rows.start, some.start + rows.stop), painted
+
+    def properties(self, indices: Tensor) -> dict[str, Tensor]:
+        return self.described(self.drawn(indices))
+
+
+class PaintedDataset(StreamingDataset, Generic[Drawn]):
+    """Holds what is in the scenes, and paints a batch when it is asked for; on a GPU without the host."""
+
+    resident = True
+
+    def __init__(self, scenes: DrawnScenes[Drawn], count: int) -> None:
+        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
+            return gathered(scenes, len(indices), scenes.painted(self._select(indices), len(indices)))
+
+        super().__init__(read, count, scenes.shape, True, scenes.device, scenes.levels, note=scenes.config.note())
+        self._scenes, self._drawn = scenes, scenes.drawn(torch.arange(count))
+        self.background = scenes.config.background
+        self.truth = lambda indices: scenes.described(self._select(indices))
+
+    def collisions(self, indices: Tensor) -> Tensor | None:
+        met = self._scenes.collisions(self._select(indices))
+        return None if met is None else met.transpose(0, 1)
+
+    def _select(self, indices: Tensor) -> Drawn:
+        return select(self._drawn, self.checked(indices).to(self.device, non_blocking=True))
+
+
+def lots(count: int, pixels: int, most: int) -> Iterator[slice]:
+    """So many scenes of so many pixels each, in parts of at most that many pixels."""
+    lot = max(1, most // pixels)
+    for first in range(0, count, lot):
+        yield slice(first, min(first + lot, count))
+
+
+def select(drawn: Drawn, rows: Tensor | slice) -> Drawn:
+    """Some of the scenes."""
+    return cast(Drawn, _each(lambda part: part[rows], drawn))
+
+
+def _each(change: Callable[..., Tensor], *drawn: Any) -> Any:
+    """What a function makes of each tensor of a drawn lot, or of the same ones of several lots."""
+    if drawn[0] is None or isinstance(drawn[0], Tensor):
+        return None if drawn[0] is None else change(*drawn)
+    return type(drawn[0])(*(_each(change, *parts) for parts in zip(*drawn, strict=True)))
 
 
 def generate(
     kind: str, num: int, seed: int = 0, split: Split = "training", device: torch.device | str = "cpu", start: int = 0,
     dtype: torch.dtype = torch.float32, **fields: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of any generated kind.
+    """Sequences of any generated kind: one of `neural_em.data.KINDS`, such as "sprites".
 
-    Args:
-        kind: One of `neural_em.data.KINDS`, such as "sprites".
-        num: How many sequences.
-        seed: Together with the split and its index, names a sequence, the same on every device.
-        split: "training", "validation" or "test".
-        device: Where to make them.
-        start: Index of the first sequence.
-        dtype: Of the frames; for binary ones uint8 needs a quarter of the memory.
-        fields: Of the kind's config: objects, frames, height, width, ground ...
-
-    Returns:
-        Frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
+    The fields are those of the kind's config: objects, frames, height, width, ground ... The other arguments are those
+    of ``flying_shapes``. Gives frames (T,N,C,H,W) in [0, 1], and groups (T,N,H,W) uint8: 1 .. objects, 0 = not scored.
     """
     config = DataConfig(kind, **fields)
     if not isinstance(config, SceneConfig):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.motion import HEADINGS, directions
+from neural_em.data.motion import HEADINGS
 
 GROUNDS = ("black", "grey", "colour", "gradient", "texture", "mixed")
 ONE_COLOUR = ("black", "grey", "colour")
@@ -71,30 +71,19 @@ def distinct_colours(key: Tensor, count: int, ground: Ground, grey: Tensor, stre
     return torch.cat(chosen, dim=1).to(torch.uint8)
 
 
-def paint_ground(ground: Ground, height: int, width: int, tables: Tables) -> Tensor:
-    """Grounds (N,3,H,W) uint8."""
+def paint_ground(ground: Ground, height: int, width: int, directions: Tensor, textures: Tensor) -> Tensor:
+    """Grounds (N,3,H,W) uint8; the tables are those of the functions of these names, on the ground's device."""
     rows, columns = (torch.arange(n, device=ground.heading.device) for n in (height, width))
-    down, across = tables.directions[ground.heading].unbind(dim=1)  # (N,)
+    down, across = directions[ground.heading].unbind(dim=1)  # (N,)
     along = rows[:, None] * down[:, None, None] + columns * across[:, None, None]  # (N,H,W)
     length = (down.abs() * (height - 1) + across.abs() * (width - 1)).clamp(min=1)[:, None, None]
     start = (down.clamp(max=0) * (height - 1) + across.clamp(max=0) * (width - 1))[:, None, None]
     y, x = ((n + ground.shift[:, axis, None]) % TILE for axis, n in enumerate((rows, columns)))
-    texture = tables.textures[ground.texture[:, None, None], y[:, :, None], x[:, None]]
+    texture = textures[ground.texture[:, None, None], y[:, :, None], x[:, None]]
     share = torch.where(ground.is_gradient[:, None, None], (along - start) * 255 // length, texture)
     share = share.to(torch.int32)[:, None]  # (N,1,H,W)
     first, second = ground.colours[..., None, None].unbind(dim=1)  # (N,3,1,1)
     return (first + ((second - first) * share + 127) // 255).to(torch.uint8)
-
-
-class Tables(NamedTuple):
-    """What painting looks up, on the device it paints on."""
-
-    directions: Tensor  # (HEADINGS,2)
-    textures: Tensor  # (P,TILE,TILE) int64, from 0 to 255
-
-    @classmethod
-    def on(cls, device: torch.device | str) -> Tables:
-        return cls(directions(device), textures().to(device))
 
 
 @cache

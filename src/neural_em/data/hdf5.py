@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neural_em.data.config import Split
+from neural_em import config as configs
+from neural_em.data.config import SPLITS, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
-from neural_em.data.generated import Generator
+from neural_em.data.generated import Generator, SceneConfig
+from neural_em.data.images import to_labels
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import existing, replacing
 
@@ -32,33 +34,27 @@ _LARGEST = 1 << 30  # bytes: a sequence or a chunk larger than this is no data o
 _TYPES: tuple[tuple[int, type[np.generic]], ...] = ((1, np.uint8), (255, np.uint8), (1020, np.int16), (1, np.float32))
 
 
-def write_hdf5(
-    path: str | os.PathLike[str],
-    splits: Mapping[str, tuple[Generator, int]],
-    attributes: Mapping[str, str] | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> None:
-    """Writes so many generated sequences of each split; the file appears when it is complete.
+def export_hdf5(
+    path: str | os.PathLike[str], config: SceneConfig, seed: int, progress: Callable[[int, int], None] | None = None
+) -> dict[str, int]:
+    """Writes all three splits of a generated kind; the file appears when it is complete.
 
-    Args:
-        path: The file.
-        splits: For each split the scenes and how many sequences to write.
-        attributes: Text to store in the file.
-        advance: Called with the number of sequences written since the last call.
+    Gives how many sequences each split has, and tells ``progress`` how many are written so far and in all.
     """
-
-    def check_and_advance(count: int) -> None:
-        target.check()
-        if advance is not None:
-            advance(count)
-
+    parts = {split: config.scenes(split, seed) for split in SPLITS}
+    sizes: dict[str, int] = {split: config.size(split) for split in SPLITS}
+    written = 0
     with replacing(path) as partial, _Target(partial) as target:
         with h5py.File(target, "w") as file:
-            for name, text in (attributes or {}).items():
-                file.attrs[name] = text
-            for split, (scenes, count) in splits.items():
-                _write_split(file.create_group(split), scenes, count, check_and_advance)
+            file.attrs.update(config=configs.dump(config.without_paths()), seed=str(seed), note=config.note())
+            for split, scenes in parts.items():
+                for count in _write_split(file.create_group(split), scenes, sizes[split]):
+                    target.check()
+                    written += count
+                    if progress is not None:
+                        progress(written, sum(sizes.values()))
         target.check()
+    return sizes
 
 
 class _Target(io.FileIO):
@@ -93,17 +89,16 @@ class _Target(io.FileIO):
             raise self._error
 
 
-def _write_split(group: Any, scenes: Generator, count: int, advance: Callable[[int], None]) -> None:
+def _write_split(group: Any, scenes: Generator, count: int) -> Iterator[int]:
+    """Writes so many sequences, and tells each time how many more are written."""
     T, C, H, W = scenes.shape
     chunk = max(1, min(count, _CHUNK // (T * C * H * W * 4)))
     depths = {"features": C, "groups": 1, "overlaps": 1}
+    packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
     datasets = [
-        group.create_dataset(
-            name, (T, count, H, W, depth), "f4", chunks=(T, chunk, H, W, depth), compression="gzip", compression_opts=1,
-            shuffle=True,
-        )
+        group.create_dataset(name, (T, count, H, W, depth), "f4", chunks=(T, chunk, H, W, depth), **packed)
         for name, depth in depths.items()
-    ]  # fmt: skip
+    ]
     block = chunk * max(1, _BLOCK // (chunk * T * C * H * W * 4))  # whole chunks: none is packed twice
     for first in range(0, count, block):
         size = min(block, count - first)
@@ -116,26 +111,17 @@ def _write_split(group: Any, scenes: Generator, count: int, advance: Callable[[i
         arrays[0] /= np.float32(scenes.levels)
         for dataset, array in zip(datasets, arrays, strict=True):
             dataset[:, first : first + size] = array
-        advance(size)
+        yield size
 
 
 def load_hdf5(
-    path: str | os.PathLike[str],
-    split: Split,
-    device: torch.device | str = "cpu",
-    size: int | None = None,
-    frames: int | None = None,
-    max_bytes: int | None = None,
-) -> Dataset:
-    """One split of a file in the authors' layout.
+    path: str | os.PathLike[str], split: Split, device: torch.device | str = "cpu", size: int | None = None,
+    frames: int | None = None, max_bytes: int | None = None,
+) -> Dataset:  # fmt: skip
+    """One split of a file in the authors' layout: at most so many sequences, and their first so many frames.
 
-    Args:
-        path: The file.
-        split: "training", "validation" or "test".
-        device: Where the batches are wanted.
-        size: Take the first so many sequences; ``None``, or more than there are: all.
-        frames: Take the first so many frames; ``None``: all. Static data, with one frame, stays as it is.
-        max_bytes: Hold the data in memory if it needs no more than this, else read each batch from the file.
+    Static data, with one frame, stays as it is. What needs at most ``max_bytes`` is held in memory; else each batch is
+    read from the file.
     """
     path = existing(path)
     reader = Hdf5Reader(path, split, frames)
@@ -144,18 +130,14 @@ def load_hdf5(
         width = np.dtype(kind).itemsize
         if max_bytes is not None and count * reader.pixels * (width * reader.shape[1] + 1) > max_bytes:
             break
-        loaded = _load_all(reader, count, levels, kind)
+        loaded = _load_all(reader, count, levels, kind, device)
         if loaded is not None:
-            held, groups = (None if part is None else part.to(device) for part in loaded)
-            assert held is not None
-            return MemoryDataset(held, groups, levels)
-    return StreamingDataset(reader, count, reader.shape, reader.has_groups, device)
+            return loaded
+    return StreamingDataset(reader.read, count, reader.shape, reader.has_groups, device)
 
 
 class Hdf5Reader:
     """Sequences of one split, read when asked for."""
-
-    levels = 1
 
     def __init__(self, path: Path, split: str, frames: int | None = None) -> None:
         """Checks the layout; reads no sequence yet."""
@@ -191,14 +173,9 @@ class Hdf5Reader:
         if features.size and not (features.min() >= 0 and features.max() <= 1):  # false for NaN as well
             refuse(f"{self._name}/features", "numbers from 0 to 1", f"{features.min()} to {features.max()}")
         frames = torch.from_numpy(features.transpose(1, 0, 4, 2, 3))
-        return frames, None if groups is None else self._labels(groups)
-
-    def _labels(self, groups: NDArray[Any]) -> Tensor:
-        with np.errstate(invalid="ignore"):
-            labels = groups.astype(np.uint8)
-        if not np.array_equal(labels, groups):
-            refuse(f"{self._name}/groups", "integers from 0 to 255", "others")
-        return torch.from_numpy(labels[..., 0].swapaxes(0, 1))
+        if groups is None:
+            return frames, None
+        return frames, torch.from_numpy(to_labels(groups, f"{self._name}/groups")[..., 0].swapaxes(0, 1))
 
     def _check(self, frames: int | None) -> None:
         features, groups, name = self._features, self._groups, f"{self._name}/features"
@@ -222,8 +199,8 @@ class Hdf5Reader:
 
 
 def _load_all(
-    reader: Hdf5Reader, count: int, levels: int, kind: type[np.generic]
-) -> tuple[Tensor, Tensor | None] | None:
+    reader: Hdf5Reader, count: int, levels: int, kind: type[np.generic], device: torch.device | str
+) -> MemoryDataset | None:
     """All sequences in the given type, or ``None`` if it does not hold them exactly."""
     T, C, H, W = reader.shape
     held = torch.from_numpy(np.empty((count, T, C, H, W), kind))
@@ -238,7 +215,7 @@ def _load_all(
             return None
         if labels is not None and groups is not None:
             labels[rows] = groups
-    return held, labels
+    return MemoryDataset(held.to(device), None if labels is None else labels.to(device), levels)
 
 
 def _member(parent: Any, name: str, kind: type[Any], where: str) -> Any:

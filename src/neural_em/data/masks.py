@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,103 +16,76 @@ from neural_em.data.sources import Source
 from neural_em.errors import NeuralEMError, refuse
 
 _LABELS = images.SUFFIXES | arrays.SUFFIXES
+_Find = Callable[[int], tuple[Labels, str] | None]  # the labels of a clip's frame and their name, by its position
 
 
-class Masks(Protocol):
+class Masks:
     """Labels of the frames of several clips."""
 
-    def labels(self, clip: int, position: int) -> tuple[Labels, str] | None:
-        """Labels (H,W) of a frame and their name, or ``None`` where the frame has none (then it is not scored)."""
+    def __init__(self, clips: Sequence[_Find | None]) -> None:
+        self._clips = clips
+
+    def labels(self, clip: int, position: int, size: tuple[int, ...]) -> Labels | None:
+        """Labels (H,W) of a frame of that size, or ``None`` where the frame has none (then it is not scored)."""
+        find = self._clips[clip]
+        found = None if find is None else find(position)
+        if found is None:
+            return None
+        labels, name = found
+        if labels.shape != size:
+            refuse(name, f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, labels.shape)))
+        return labels
 
 
 def open_masks(path: Path, masks: Path | None, clips: Sequence[Source]) -> Masks | None:
     """The masks of the clips at ``path``; those in a ``.npz`` archive beside the frames need not be named."""
     if masks is None:
-        if not path.is_dir():
-            return _beside(path, clips)
-        each = [_beside(Path(clip.name), [clip]) for clip in clips]
-        return _EachMasks(each) if any(each) else None
+        parts = [(Path(clip.name), [clip]) for clip in clips] if path.is_dir() else [(path, clips)]
+        beside = [find for archive, those in parts for find in _beside(archive, those)]
+        return Masks(beside) if any(beside) else None
     if masks.is_dir():
-        return _folder_masks(masks, clips)
+        return Masks(_in_folder(masks, clips))
     if masks.suffix.lower() in arrays.SUFFIXES:
-        return _ArrayMasks(str(masks), arrays.open_array(masks, "groups"), clips)
+        return Masks(_in_array(masks, arrays.open_array(masks, "groups"), clips))
     if masks.suffix.lower() not in images.SUFFIXES:
         refuse(str(masks), "a folder of label images, a label image or a NumPy array", repr(masks.suffix))
-    if len(clips) != 1 or clips[0].stems() is None or len(clips[0].stems() or ()) != 1:
+    if len(clips) != 1 or len(clips[0].stems() or ()) != 1:
         raise NeuralEMError(f"{masks}: one label image is for one image, not for all of {path}")
-    return _FileMasks([[masks]])
+    return Masks([partial(_from_file, [masks])])
 
 
-class _EachMasks:
-    """Each clip's own masks, or none."""
-
-    def __init__(self, masks: Sequence[Masks | None]) -> None:
-        self._masks = masks
-
-    def labels(self, clip: int, position: int) -> tuple[Labels, str] | None:
-        own = self._masks[clip]
-        return None if own is None else own.labels(0, position)
+def _beside(path: Path, clips: Sequence[Source]) -> Sequence[_Find | None]:
+    """The groups in the archive that holds the frames, or none."""
+    archive = path.suffix.lower() == ".npz" and not path.is_dir()
+    array = arrays.find_array(path, "groups") if archive else None
+    return [None] * len(clips) if array is None else _in_array(path, array, clips)
 
 
-class _FileMasks:
-    """A label image, or none, for every frame."""
-
-    def __init__(self, paths: Sequence[Sequence[Path | None]]) -> None:
-        self._paths = paths
-
-    def labels(self, clip: int, position: int) -> tuple[Labels, str] | None:
-        path = self._paths[clip][position]
-        if path is None:
-            return None
-        if path.suffix.lower() not in arrays.SUFFIXES:
-            return images.read_labels(path), str(path)
-        values = arrays.open_array(path, "groups")
-        if values.ndim != 2:
-            refuse(str(path), "labels (H,W) of one frame", values.shape)
-        return images.to_labels(values, str(path)), str(path)
-
-
-def _beside(path: Path, clips: Sequence[Source]) -> Masks | None:
-    """The groups in the archive that holds the frames."""
-    if path.suffix.lower() != ".npz" or path.is_dir():
-        return None
-    array = arrays.find_array(path, "groups")
-    return None if array is None else _ArrayMasks(str(path), array, clips)
-
-
-def _folder_masks(folder: Path, clips: Sequence[Source]) -> Masks:
+def _in_folder(folder: Path, clips: Sequence[Source]) -> list[_Find]:
     """A folder or array for each clip, of its name; of one clip also the label images themselves."""
-    places = [_place(folder, clip) for clip in clips]
+    names = [path.name if path.is_dir() else path.stem for path in (Path(clip.name) for clip in clips)]
+    places = [_place(folder, name) for name in names]
     if len(clips) == 1 and places[0] is None:
-        return _FileMasks([_match(folder, clips[0])])
-    _check_names(folder, {_folder_name(clip) for clip in clips})
-    each: list[Masks | None] = []
-    for place, clip in zip(places, clips, strict=True):
-        if place is None:
-            refuse(str(folder / _folder_name(clip)), f"a folder or an array with the masks of {clip.name}", "none")
-        array = None if place.is_dir() else arrays.open_array(place, "groups")
-        each.append(_FileMasks([_match(place, clip)]) if array is None else _ArrayMasks(str(place), array, [clip]))
-    return _EachMasks(each)
-
-
-def _place(folder: Path, clip: Source) -> Path | None:
-    """Where a folder of masks has those of a clip: in a folder of its name, or in an array."""
-    name = _folder_name(clip)
-    arrays_of = (folder / f"{name}{suffix}" for suffix in sorted(arrays.SUFFIXES))
-    return folder / name if (folder / name).is_dir() else next((path for path in arrays_of if path.is_file()), None)
-
-
-def _folder_name(clip: Source) -> str:
-    """What the folder with a clip's masks is called: as its frame folder, or as its file without suffix."""
-    path = Path(clip.name)
-    return path.name if path.is_dir() else path.stem
-
-
-def _check_names(folder: Path, known: set[str]) -> None:
+        return [partial(_from_file, _match(folder, clips[0]))]
     for entry in images.visible(folder):
         name = entry.name if entry.is_dir() else entry.stem
-        if (entry.is_dir() or entry.suffix.lower() in arrays.SUFFIXES) and name not in known:
+        if (entry.is_dir() or entry.suffix.lower() in arrays.SUFFIXES) and name not in names:
             raise NeuralEMError(f"{entry}: no clip has the name of these masks")
+    each: list[_Find] = []
+    for name, place, clip in zip(names, places, clips, strict=True):
+        if place is None:
+            refuse(str(folder / name), f"a folder or an array with the masks of {clip.name}", "none")
+        if place.is_dir():
+            each.append(partial(_from_file, _match(place, clip)))
+        else:
+            each += _in_array(place, arrays.open_array(place, "groups"), [clip])
+    return each
+
+
+def _place(folder: Path, name: str) -> Path | None:
+    """Where a folder of masks has those of a clip: in a folder of its name, or in an array."""
+    arrays_of = (folder / f"{name}{suffix}" for suffix in sorted(arrays.SUFFIXES))
+    return folder / name if (folder / name).is_dir() else next((path for path in arrays_of if path.is_file()), None)
 
 
 def _match(folder: Path, clip: Source) -> list[Path | None]:
@@ -130,17 +104,28 @@ def _match(folder: Path, clip: Source) -> list[Path | None]:
     return [found.get(stem) for stem in stems]
 
 
-class _ArrayMasks:
+def _from_file(paths: Sequence[Path | None], position: int) -> tuple[Labels, str] | None:
+    """The labels in a frame's own label image or array."""
+    path = paths[position]
+    if path is None:
+        return None
+    if path.suffix.lower() not in arrays.SUFFIXES:
+        return images.read_labels(path), str(path)
+    values = arrays.open_array(path, "groups")
+    if values.ndim != 2:
+        refuse(str(path), "labels (H,W) of one frame", values.shape)
+    return images.to_labels(values, str(path)), str(path)
+
+
+def _in_array(path: Path, array: NDArray[Any], clips: Sequence[Source]) -> list[_Find]:
     """Labels (T,H,W) for each clip, or (N,T,H,W) for all; images in a folder may be counted through instead."""
+    labels, expected = arrays.as_label_clips(array, str(path)), [clip.count() for clip in clips]
+    if [len(clip) for clip in labels] != expected:
+        text = f"{len(expected)} of {expected[0]} frames" if len(set(expected)) == 1 else f"{expected} frames"
+        refuse(str(path), f"labels for each frame ({text})", array.shape)
 
-    def __init__(self, name: str, array: NDArray[Any], clips: Sequence[Source]) -> None:
-        self._name, self._clips = name, arrays.as_label_clips(array, name)
-        expected = [clip.count() for clip in clips]
-        if [len(clip) for clip in self._clips] != expected:
-            text = f"{len(expected)} of {expected[0]} frames" if len(set(expected)) == 1 else f"{expected} frames"
-            refuse(name, f"labels for each frame ({text})", array.shape)
+    def find(clip: NDArray[Any], position: int) -> tuple[Labels, str]:
+        name = f"{path}: frame {position}"
+        return images.to_labels(np.asarray(clip[position]), name), name
 
-    def labels(self, clip: int, position: int) -> tuple[Labels, str]:
-        values = np.asarray(self._clips[clip][position])
-        name = f"{self._name}: frame {position}"
-        return images.to_labels(values, name), name
+    return [partial(find, clip) for clip in labels]

@@ -6,9 +6,11 @@ import gzip
 import os
 import struct
 import zlib
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import SimpleNamespace
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +42,6 @@ def load_images(part: Part, folder: str | os.PathLike[str] | None = None) -> NDA
     return _read_cached(path, status.st_mtime_ns, status.st_size)
 
 
-def cache_folder() -> Path:
-    """Where downloaded digits are kept: ``$XDG_CACHE_HOME/nem/mnist`` or ``~/.cache/nem/mnist``."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return from_home(base) / "nem" / "mnist"
-
-
 def read_idx_images(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """Reads an IDX file of 28 x 28 images, gzipped or not; refuses anything else before it takes memory for it."""
     path = existing(path)
@@ -54,30 +50,30 @@ def read_idx_images(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
-            return _read_images(stream, size * _MAX_RATIO if packed else size, path)
+            return _read_images(stream, size * _MAX_RATIO if packed else size, str(path))
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise NeuralEMError(f"{path}: not a readable IDX file: {reason}") from None
 
 
-def _read_images(stream: IO[bytes] | gzip.GzipFile, limit: int, path: Path) -> NDArray[np.uint8]:
+def _read_images(stream: IO[bytes] | gzip.GzipFile, limit: int, name: str) -> NDArray[np.uint8]:
     header = stream.read(16)
     if len(header) < 16:
-        refuse(str(path), "an IDX header of 16 bytes", f"{len(header)} bytes")
+        refuse(name, "an IDX header of 16 bytes", f"{len(header)} bytes")
     magic, count, height, width = struct.unpack(">4I", header)
     if magic != _MAGIC:
-        refuse(str(path), f"an IDX file of images (magic number 0x{_MAGIC:08x})", f"0x{magic:08x}")
+        refuse(name, f"an IDX file of images (magic number 0x{_MAGIC:08x})", f"0x{magic:08x}")
     if (height, width) != (_SIDE, _SIDE) or count < 1:
-        refuse(str(path), f"images of {_SIDE} x {_SIDE} pixels", f"{count} of {height} x {width}")
+        refuse(name, f"images of {_SIDE} x {_SIDE} pixels", f"{count} of {height} x {width}")
     wanted = count * height * width
     if wanted > _MAX_BYTES:
-        refuse(str(path), f"at most {_MAX_BYTES} bytes of pixels", f"{count} images")
+        refuse(name, f"at most {_MAX_BYTES} bytes of pixels", f"{count} images")
     if wanted > limit:
-        refuse(str(path), f"{wanted} bytes of pixels, as its header says", "a file that cannot hold them")
+        refuse(name, f"{wanted} bytes of pixels, as its header says", "a file that cannot hold them")
     pixels = stream.read(wanted)
     if len(pixels) != wanted or stream.read(1):
         got = f"{len(pixels)} bytes" if len(pixels) != wanted else "more"
-        refuse(str(path), f"{wanted} bytes of pixels, as its header says", got)
+        refuse(name, f"{wanted} bytes of pixels, as its header says", got)
     return np.frombuffer(pixels, np.uint8).reshape(count, height, width)
 
 
@@ -89,7 +85,8 @@ def _read_cached(path: Path, _modified: int, _size: int) -> NDArray[np.uint8]:
 def _locate(part: Part, folder: str | os.PathLike[str] | None) -> Path:
     name = f"{part}-images-idx3-ubyte"
     named = folder or os.environ.get("NEM_MNIST")
-    place = existing(named) if named else cache_folder()
+    cache = from_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "nem" / "mnist"
+    place = existing(named) if named else cache
     for candidate in (place / f"{name}.gz", place / name):
         if candidate.is_file():
             return candidate
@@ -99,54 +96,28 @@ def _locate(part: Part, folder: str | os.PathLike[str] | None) -> Path:
 
 
 def _download(name: str, folder: Path) -> Path:
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress
+
     problem = "the package pooch, which downloads it, is not installed"
-    try:
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), DownloadColumn())
+    with suppress(ImportError), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         import pooch
 
         pooch.get_logger().setLevel("ERROR")
+        task = progress.add_task(name, total=None)
+        # a bar in the form that pooch asks for, which ends by resetting and filling it
+        bar = SimpleNamespace(total=0, reset=lambda: progress.reset(task), close=lambda: None)
+        bar.update = lambda count: progress.update(task, advance=count, total=bar.total or None)
         for mirror in _MIRRORS:
             try:
-                with _Bar(name) as bar:
-                    fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30)
-                    pooch.retrieve(mirror + name, f"sha256:{_SHA256[name]}", name, folder, downloader=fetch)
+                fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+                pooch.retrieve(mirror + name, f"sha256:{_SHA256[name]}", name, folder, downloader=fetch)
                 return folder / name
             except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
                 problem = f"cannot be downloaded ({type(error).__name__})"
-    except ImportError:
-        pass
     raise NeuralEMError(
         f"MNIST: {name}: {problem}: put {' and '.join(_SHA256)} into {folder}, "
         "or into a folder named by the environment variable NEM_MNIST, or by --set data.mnist=FOLDER in training"
     )
-
-
-class _Bar:
-    """A progress bar in the form that pooch asks for; shown on a terminal only."""
-
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.progress import DownloadColumn, Progress
-
-        console = Console(stderr=True)
-        self._progress = Progress(*Progress.get_default_columns(), DownloadColumn(), console=console)
-        self._progress.disable = not console.is_terminal
-        self._task = self._progress.add_task(name, total=None)
-        self.total = 0
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
-
-    def update(self, count: int) -> None:
-        """So many bytes more have come."""
-        self._progress.update(self._task, advance=count, total=self.total or None)
-
-    def reset(self) -> None:
-        """Back to zero: pooch finishes by resetting and filling the bar."""
-        self._progress.reset(self._task)
-
-    def close(self) -> None:
-        """Nothing to do: the bar ends with its block."""

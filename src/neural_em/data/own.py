@@ -36,6 +36,7 @@ from neural_em.files import existing, from_home
 
 Channels = Literal["auto", "grey", "colour", "binary"]
 Background = Literal["none", "median", "flat"]
+Window = tuple[int, int]  # the number of a clip, and the first of T frames of it
 
 _FEWEST = 10  # sequences, for them to be dealt out
 _FRAMES = 21  # of a sequence, at most, unless the config says otherwise
@@ -47,30 +48,21 @@ _NONE_APART = "too short for sequences that share no frame: training, validation
 @kind("file")
 @dataclass(frozen=True, kw_only=True)
 class FileConfig(DataConfig):
-    """The user's own data; what is ``None`` is taken from them.
+    """The user's own data; what is ``None`` is taken from them."""
 
-    Attributes:
-        path: HDF5, array, image, video, GIF, folder of images or of frame folders.
-        masks: label images of the same names, or an array; turns on scoring.
-        channels: ``grey``, ``colour``, ``binary``, or ``auto``: as they are.
-        fit: how frames come to height x width: ``resize`` stretches them, ``crop`` cuts out the centre, ``crop-resize``
-            cuts them to shape and resizes that, ``none`` refuses others.
-        stride: frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of
-            different splits share no frame, however small it is.
-        threshold: ``binary`` frames are 1 above this.
-        background: ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
-            `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is.
-        held_out: so many frames at the end of each clip are for validation and test, the rest for training; ``None``:
-            sequences are dealt out.
-    """
-
-    path: str = ""
-    masks: str | None = None
-    channels: Channels = "auto"
-    fit: Fit = "none"
+    path: str = ""  # HDF5, array, image, video, GIF, folder of images or of frame folders
+    masks: str | None = None  # label images of the same names, or an array; turns on scoring
+    channels: Channels = "auto"  # ``auto``: as they are
+    fit: Fit = "none"  # how frames come to height x width; see `Fitting`
+    # frames from one window of a longer clip to the next; ``None``: as many as ``frames``. Windows of different splits
+    # share no frame, however small it is
     stride: int | None = None
-    threshold: float = 0.5
+    threshold: float = 0.5  # ``binary`` frames are 1 above this
+    # ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
+    # `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is
     background: Background = "none"
+    # so many frames at the end of each clip are for validation and test, the rest for training; ``None``: sequences are
+    # dealt out
     held_out: int | None = None
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
@@ -106,20 +98,15 @@ class FileConfig(DataConfig):
             unknown("split", split, SPLITS)
         if not is_hdf5(path):
             return load_own(self, split, device, count, budget)
-        self._check_plain()
+        usual = FileConfig("file", path=self.path)
+        for name in ("masks", "channels", "fit", "stride", "threshold", "background", "held_out"):
+            if getattr(self, name) != getattr(usual, name):
+                raise NeuralEMError(f"{name} is not for an HDF5 file, which is used as it is; leave it out")
         data = load_hdf5(path, cast(Split, split), device, count, self.frames, budget)
         for name, wanted, size in zip(("height", "width"), (self.height, self.width), data.shape[2:], strict=True):
             if wanted not in (None, size):
                 refuse(name, f"{size}, as the HDF5 file has it", wanted)
         return data
-
-    def _check_plain(self) -> None:
-        """Refuses settings that change frames: an HDF5 file is used as it is."""
-        usual = FileConfig("file", path=self.path)
-        for name in ("masks", "channels", "fit", "stride", "threshold", "background", "held_out"):
-            plain = getattr(usual, name)
-            if getattr(self, name) != plain:
-                raise NeuralEMError(f"{name} is not for an HDF5 file, which is used as it is; leave it out")
 
 
 def divided(path: str | os.PathLike[str]) -> bool:
@@ -128,37 +115,35 @@ def divided(path: str | os.PathLike[str]) -> bool:
     return has_splits(place) or (place.is_file() and is_hdf5(place))
 
 
-@dataclass(frozen=True)
-class _Window:
-    """T frames of a clip."""
-
-    clip: int
-    first: int
-
-
-def load_own(
-    config: FileConfig, split: Part, device: torch.device | str, size: int | None, max_bytes: int | None
-) -> Dataset:
+def load_own(config: FileConfig, split: Part, device: torch.device | str, size: int, max_bytes: int) -> Dataset:
     """One split of what is at ``config.path``; held in memory if it needs at most ``max_bytes``, else on the disk."""
     path, masks_path, divided = _places(config, split)
     clips = open_clips(path, leave_out=masks_path)
     masks = open_masks(path, masks_path, clips)
-    lengths = [clip.count() for clip in clips]
     chosen = None not in (config.frames, config.height, config.width) and config.channels != "auto"
     other = divided and split != "training" and not chosen
     training = open_clips(*_places(config, "training")[:2]) if other else clips  # which decide for all splits
-    frames = config.frames or _usual_frames(training)
-    windows = _windows(clips, lengths, frames, config.stride or frames)
-    note = ""
-    if split == "all":
-        note = _left_over(windows, lengths, frames)
-    elif not divided and config.held_out is not None:
-        windows, note = _held_out(clips, split, lengths, frames, config.stride or frames, config.held_out), _ENDS
-    elif not divided:
-        windows, note = _deal(windows, split, lengths, frames, config.stride or frames)
-    windows = windows[:size]
-    fitting = _fitting(config, training)
-    return _Filling(clips, masks, windows, frames, fitting, config.background).dataset(device, max_bytes, note)
+    T = config.frames or _usual_frames(training)
+    windows, note = _chosen(config, split, divided, clips, T)
+    windows, fitting = windows[:size], _fitting(config, training)
+    binary, (C, H, W) = fitting.channels == "binary", (fitting.depth, fitting.height, fitting.width)
+    # without its background a frame is a distance, which is no whole number
+    floats = not binary and (config.background != "none" or any(clip.deep for clip in clips))
+    kind, levels = (np.float32, 1) if floats else (np.uint8, 1 if binary else 255)
+    needed = len(windows) * T * H * W * (C * np.dtype(kind).itemsize + (masks is not None))
+    make = np.empty if needed <= max_bytes else _on_disk
+    frames = make((len(windows), T, C, H, W), kind)
+    groups = None if masks is None else make((len(windows), T, H, W), np.uint8)
+    _fill(frames, groups, windows, clips, masks, fitting, config.background)
+    if needed <= max_bytes:
+        held = None if groups is None else torch.from_numpy(groups).to(device)
+        return MemoryDataset(torch.from_numpy(frames).to(device), held, levels, note)
+
+    def read(indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        rows = indices.cpu().numpy()
+        return torch.from_numpy(frames[rows]), None if groups is None else torch.from_numpy(groups[rows])
+
+    return StreamingDataset(read, len(windows), (T, C, H, W), groups is not None, device, levels, note=note)
 
 
 def has_splits(folder: Path) -> bool:
@@ -183,55 +168,68 @@ def _usual_frames(clips: Sequence[Source]) -> int:
     return min(_FRAMES, *known)
 
 
-def _windows(clips: Sequence[Source], lengths: Sequence[int], frames: int, stride: int) -> list[_Window]:
-    windows = []
-    for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
-        if length < frames:
-            refuse(clip.name, f"at least {frames} frames, the length of a sequence", length)
-        windows += [_Window(number, first) for first in range(0, length - frames + 1, stride)]
-    return windows
+def _chosen(
+    config: FileConfig, split: Part, divided: bool, clips: Sequence[Source], frames: int
+) -> tuple[list[Window], str]:
+    """The windows of a split, and what is to be said of them."""
+    stride = config.stride or frames
+    windows = _windows(clips, frames, stride)
+    if split == "all":
+        ends = {clip: first + frames for clip, first in windows}  # the last one's of each clip
+        left = sum(clips[clip].count() - end for clip, end in ends.items())
+        return windows, f"{left} frames at the end of clips do not fill a sequence of {frames}" if left else ""
+    if divided:
+        return windows, ""
+    if config.held_out is not None:
+        return _held_out(clips, split, frames, stride, config.held_out), _ENDS
+    return _deal(windows, clips, split, frames, stride)
 
 
-def _left_over(windows: Sequence[_Window], lengths: Sequence[int], frames: int) -> str:
-    """What is said of the ends of clips that are too short for one more sequence."""
-    ends = {window.clip: window.first + frames for window in windows}  # the last one's of each clip
-    left = sum(lengths[clip] - end for clip, end in ends.items())
-    return f"{left} frames at the end of clips do not fill a sequence of {frames}" if left else ""
+def _windows(clips: Sequence[Source], frames: int, stride: int) -> list[Window]:
+    """All windows of all clips."""
+    for clip in clips:
+        if clip.count() < frames:
+            refuse(clip.name, f"at least {frames} frames, the length of a sequence", clip.count())
+    return [window for i, clip in enumerate(clips) for window in _cut(i, 0, clip.count(), frames, stride)]
+
+
+def _cut(clip: int, first: int, end: int, frames: int, stride: int) -> list[Window]:
+    """The windows of a stretch of a clip."""
+    return [(clip, start) for start in range(first, end - frames + 1, stride)]
 
 
 def _deal(
-    windows: list[_Window], split: Part, lengths: Sequence[int], frames: int, stride: int
-) -> tuple[list[_Window], str]:
+    windows: list[Window], clips: Sequence[Source], split: Part, frames: int, stride: int
+) -> tuple[list[Window], str]:
     """The windows of a split, none of which shares a frame with one of another split, and what is to be said."""
     if len(windows) < _FEWEST:
         return windows, _ALL_SPLITS
     if stride >= frames:
         return [window for number, window in enumerate(windows) if _share(number, _FEWEST) == split], ""
-    apart = [_Window(clip, first) for clip, n in enumerate(lengths) for first in range(0, n - frames + 1, frames)]
+    apart = _windows(clips, frames, frames)
     if len(apart) < len(SPLITS):
         return windows, _NONE_APART
     shares = [_share(number, min(len(apart), _FEWEST)) for number in range(len(apart))]
     dealt = []
-    for (clip, share), stretch in groupby(zip(apart, shares, strict=True), lambda each: (each[0].clip, each[1])):
-        firsts = [window.first for window, _ in stretch]
-        end = firsts[-1] + frames
-        end = end if lengths[clip] - end >= frames else lengths[clip]  # what is left of the clip belongs to its last
+    for (clip, share), stretch in groupby(zip(apart, shares, strict=True), lambda each: (each[0][0], each[1])):
+        firsts = [first for (_, first), _ in stretch]
+        end, length = firsts[-1] + frames, clips[clip].count()
+        end = end if length - end >= frames else length  # what is left of the clip belongs to its last
         if share == split:
-            dealt += [_Window(clip, first) for first in range(firsts[0], end - frames + 1, stride)]
+            dealt += _cut(clip, firsts[0], end, frames, stride)
     return dealt, ""
 
 
-def _held_out(
-    clips: Sequence[Source], split: Part, lengths: Sequence[int], frames: int, stride: int, held_out: int
-) -> list[_Window]:
+def _held_out(clips: Sequence[Source], split: Part, frames: int, stride: int, held_out: int) -> list[Window]:
     """The windows before the held-out ends of the clips, or those in them."""
     windows = []
-    for number, (clip, length) in enumerate(zip(clips, lengths, strict=True)):
+    for number, clip in enumerate(clips):
+        length = clip.count()
         if held_out < frames or length - held_out < frames:
             parts = f"the {held_out} held out and into the {max(0, length - held_out)} before them"
             raise NeuralEMError(f"{clip.name}: sequences of {frames} frames must fit into {parts}")
         first, end = (0, length - held_out) if split == "training" else (length - held_out, length)
-        windows += [_Window(number, start) for start in range(first, end - frames + 1, stride)]
+        windows += _cut(number, first, end, frames, stride)
     return windows
 
 
@@ -252,90 +250,35 @@ def _fitting(config: FileConfig, clips: Sequence[Source]) -> Fitting:
     return Fitting(height, width, channels, config.fit, config.threshold)
 
 
-class _Filling:
-    """Reads the windows' frames into one array, in memory or in a file that vanishes with it."""
-
-    def __init__(
-        self, clips: Sequence[Source], masks: Masks | None, windows: Sequence[_Window], frames: int, fitting: Fitting,
-        background: Background,
-    ) -> None:  # fmt: skip
-        self.background = background
-        self.clips, self.masks, self.windows, self.frames, self.fitting = clips, masks, windows, frames, fitting
-        self.shape = (frames, fitting.depth, fitting.height, fitting.width)
-
-    def dataset(self, device: torch.device | str, max_bytes: int | None, note: str) -> Dataset:
-        away = self.background != "none"  # a distance, which is no whole number
-        floats = self.fitting.channels != "binary" and (away or any(clip.deep for clip in self.clips))
-        kind: Any = np.float32 if floats else np.uint8
-        levels = 1 if floats or self.fitting.channels == "binary" else 255
-        T, C, H, W = self.shape
-        count = len(self.windows)
-        needed = count * T * H * W * (C * np.dtype(kind).itemsize + (self.masks is not None))
-        in_memory = max_bytes is None or needed <= max_bytes
-        make = np.empty if in_memory else _on_disk
-        frames = make((count, *self.shape), kind)
-        groups = make((count, T, H, W), np.uint8) if self.masks is not None else None
-        self._fill(frames, groups)
-        if in_memory:
-            held = torch.from_numpy(frames).to(device)
-            return MemoryDataset(held, None if groups is None else torch.from_numpy(groups).to(device), levels, note)
-        reader = _ArrayReader(frames, groups, levels)
-        return StreamingDataset(reader, count, self.shape, groups is not None, device, note=note)
-
-    def _fill(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
-        kind = frames.dtype
-        clips = np.array([window.clip for window in self.windows])
-        firsts = np.array([window.first for window in self.windows])
-        for number in np.unique(clips).tolist():
-            clip, rows = self.clips[number], np.flatnonzero(clips == number)
-            wanted = np.unique(firsts[rows][:, None] + np.arange(self.frames)).tolist()
-            ground = of_clip(self.background, clip, self.fitting) if self.background != "none" else None
-            for position, frame in zip(wanted, clip.take(wanted), strict=True):
-                here = rows[(firsts[rows] <= position) & (position < firsts[rows] + self.frames)]
-                name = clip.frame_name(position)
-                if ground is None:
-                    fitted = self.fitting.frame(frame, name)
-                else:  # on black, as a prior of 0 expects it
-                    fitted = ground[0].removed(ground[1].unit_frame(frame, name), self.fitting, 0.0).astype(kind)
-                frames[here, position - firsts[here]] = _stored(fitted, frames.dtype, name)
-                if groups is not None:
-                    groups[here, position - firsts[here]] = self._labels(number, position, frame.shape[:2])
-
-    def _labels(self, clip: int, position: int, size: tuple[int, ...]) -> NDArray[np.uint8] | int:
-        assert self.masks is not None
-        found = self.masks.labels(clip, position)
-        if found is None:
-            return 0
-        labels, name = found
-        if labels.shape != size:
-            refuse(name, f"{size[0]} x {size[1]} pixels like its frame", f"{labels.shape[0]} x {labels.shape[1]}")
-        return self.fitting.labels(labels, name)
-
-
-def _stored(frame: NDArray[Any], kind: np.dtype[Any], name: str) -> NDArray[Any]:
-    """The frame as the array has it; numbers up to 1 would all be cut to 0 in an array of bytes."""
-    if kind != np.uint8:
-        return unit(frame)
-    if frame.dtype != np.uint8:
-        refuse(name, "8 bits a pixel, as its file said before", frame.dtype)
-    return frame
-
-
-class _ArrayReader:
-    """Sequences of an array on the disk."""
-
-    def __init__(self, frames: NDArray[Any], groups: NDArray[np.uint8] | None, levels: int) -> None:
-        self.levels, self._frames, self._groups = levels, frames, groups
-
-    def read(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        rows = indices.cpu().numpy()
-        groups = None if self._groups is None else torch.from_numpy(self._groups[rows])
-        return torch.from_numpy(self._frames[rows]), groups
+def _fill(
+    frames: NDArray[Any], groups: NDArray[np.uint8] | None, windows: Sequence[Window], clips: Sequence[Source],
+    masks: Masks | None, fitting: Fitting, background: Background,
+) -> None:  # fmt: skip
+    """Reads the windows' frames and labels into arrays (N,T,C,H,W) and (N,T,H,W), each clip once."""
+    kind, T = frames.dtype, frames.shape[1]
+    numbers, firsts = np.array(windows).reshape(-1, 2).T
+    for number in np.unique(numbers).tolist():
+        clip, rows = clips[number], np.flatnonzero(numbers == number)
+        wanted = np.unique(firsts[rows][:, None] + np.arange(T)).tolist()
+        ground = of_clip(background, clip, fitting) if background != "none" else None
+        for position, frame in zip(wanted, clip.take(wanted), strict=True):
+            here = rows[(firsts[rows] <= position) & (position < firsts[rows] + T)]
+            name = clip.frame_name(position)
+            if ground is None:
+                fitted = fitting.frame(frame, name)
+            else:  # on black, as a prior of 0 expects it
+                fitted = ground[0].removed(ground[1].unit_frame(frame, name), fitting, 0.0).astype(kind)
+            if kind == np.uint8 and fitted.dtype != np.uint8:  # numbers up to 1 would all be cut to 0
+                refuse(name, "8 bits a pixel, as its file said before", fitted.dtype)
+            frames[here, position - firsts[here]] = fitted if kind == np.uint8 else unit(fitted)
+            if groups is not None and masks is not None:
+                labels = masks.labels(number, position, frame.shape[:2])
+                groups[here, position - firsts[here]] = 0 if labels is None else fitting.labels(labels, name)
 
 
 def _on_disk(shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
     """An array in a file without a name: the system frees it when the array goes."""
-    size = int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
+    size = math.prod(shape) * np.dtype(kind).itemsize
     try:
         with tempfile.TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):  # else a disk that turns out to be full ends the process

@@ -8,7 +8,7 @@ exception: there are so few (1,232 images of one shape) that dividing them would
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from neural_em import randomness
 from neural_em.data.config import MAX_OBJECTS, MAX_SIDE, SPLITS, Split
-from neural_em.data.drawn import lots, select
-from neural_em.data.generated import Painted, SceneConfig, SplitScenes
+from neural_em.data.generated import DrawnScenes, Painted, SceneConfig
 from neural_em.data.motion import launch, reflect
 from neural_em.errors import refuse
 from neural_em.fields import Check, choice, integer, several
@@ -29,7 +28,7 @@ _SHARED = 128  # stands for "two objects or more" among the labels while paintin
 _CODE_BITS = 18  # 4096 x 4096 pixels of 1,020 levels still add up to less than 2^53
 # pixels painted at a time, of first frames while placing and of whole sequences: on a CPU they stay in its cache
 _PLACED = {"cpu": 2048 * 28 * 28, "cuda": 16_384 * 28 * 28}
-_PAINTED = {"cpu": 256 * 21 * 28 * 28, "cuda": 16_384 * 21 * 28 * 28}
+_PAINTED = {"cpu": 256 * 21 * 28 * 28, "cuda": 4096 * 21 * 28 * 28}
 
 
 Overlap = Literal["maximum", "sum", "hide"]
@@ -75,8 +74,10 @@ class Placement(NamedTuple):
     room: Tensor  # (N,K,2)
 
 
-class Scenes(SplitScenes):
+class Scenes(DrawnScenes[Placement]):
     """All sequences of one split under one seed; ``sprites`` are those that the split may draw on."""
+
+    most_painted = _PAINTED
 
     def __init__(
         self, config: FlyingConfig, sprites: Sprites, split: Split, seed: int, device: torch.device | str
@@ -84,7 +85,7 @@ class Scenes(SplitScenes):
         super().__init__(config, split, seed, device)
         self.objects, self.overlap = config.objects, config.overlap
         self.frames, _, self.height, self.width = self.shape
-        self._kind = "cuda" if self.device.type == "cuda" else "cpu"
+        self.most_drawn = max(1, _PLACED[self.device.type] // (self.height * self.width))
         self.sprites = sprites.to(self.device)
         self._offsets = self.sprites.rows * self.width + self.sprites.columns  # (S,P)
         self.levels = sprites.levels
@@ -94,14 +95,13 @@ class Scenes(SplitScenes):
         codes = randomness.keys(_PARTITION, pixels, device=self.device) & ((1 << _CODE_BITS) - 1)
         self._pixel_codes = codes.to(torch.float64)  # (H*W,)
 
-    def place(self, indices: Tensor) -> Placement:
-        """The scenes at the given indices (N,), drawn until each belongs to the split."""
-        indices = indices.to(self.device)
+    def draw(self, indices: Tensor) -> Placement:
+        """The scenes at a few indices (N,), drawn until each belongs to the split."""
         placed = self._draw(indices, torch.zeros(1, dtype=torch.int64, device=self.device))
         if self.objects == 1:
             return placed
         pending = (~self._is_mine(placed)).nonzero()[:, 0]
-        attempt, most = 1, max(1, min(_PLACED[self._kind] // (self.height * self.width), max(256, len(indices))))
+        attempt, most = 1, min(self.most_drawn, max(256, len(indices)))
         while len(pending) and attempt < _ATTEMPTS:
             # the fewer are left, the more attempts at once; the first that succeeds counts
             attempts = torch.arange(attempt, attempt + max(1, most // len(pending)), device=self.device)
@@ -115,23 +115,13 @@ class Scenes(SplitScenes):
             pending = pending[first == len(attempts)]
             attempt += len(attempts)
         if len(pending):
-            size = f"{self.height} x {self.width}"
-            refuse("height x width", f"room for scenes that differ between {', '.join(SPLITS)}", size)
+            wanted = f"room for scenes that differ between {', '.join(SPLITS)}"
+            refuse("height x width", wanted, f"{self.height} x {self.width}")
         return placed
 
-    def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:
-        area = self.height * self.width
-        # a small share of the whole, so that the working memory stays below the result's
-        lot = max(1, min(_PAINTED[self._kind] // (area * self.frames), max(16, len(indices) // 16)))
-        hall = max(lot, min(_PLACED[self._kind] // area, max(64, len(indices) // 32)))
-        for first in range(0, len(indices), hall):
-            placement = self.place(indices[first : first + hall])
-            for rows in lots(len(placement.sprite), 1, lot):
-                yield slice(first + rows.start, first + rows.stop), self._paint(select(placement, rows), self.frames)
-
-    def properties(self, indices: Tensor) -> dict[str, Tensor]:
-        """Position of the objects' centres, in pixels, and which of the few pictures they are; see `Dataset`."""
-        sprite, corner, velocity, room = self.place(indices)
+    def described(self, drawn: Placement) -> dict[str, Tensor]:
+        """Position of the objects' centres, in pixels, and which of the few pictures they are."""
+        sprite, corner, velocity, room = drawn
         box = torch.tensor([self.height, self.width], device=self.device) - room  # (N,K,2)
         path = reflect(corner, velocity, room, self.frames).permute(3, 0, 1, 2)  # (T,N,K,2)
         known = {"position": path + box / 2}
@@ -150,15 +140,16 @@ class Scenes(SplitScenes):
 
     def _is_mine(self, placement: Placement) -> Tensor:
         """Which scenes belong to the split (N,): a half of all to training, a quarter each to validation and test."""
-        first = self._paint(placement, 1).frames.flatten(1)  # (N, H*W)
+        first = self.paint(placement, 1).frames.flatten(1)  # (N, H*W)
         code = (first.to(torch.float64) @ self._pixel_codes).to(torch.int64)  # exact: all sums are below 2^53
         quarter = randomness.keys(_PARTITION, code, device=self.device) & 3
         owner = (quarter - 1).clamp(min=0)
         return owner == self.split
 
-    def _paint(self, placement: Placement, frames: int) -> Painted:
-        sprite, corner, velocity, room = placement
-        N, K = sprite.shape
+    def paint(self, drawn: Placement, frames: int | None = None) -> Painted:
+        """Paints a few scenes, or their first so many frames."""
+        sprite, corner, velocity, room = drawn
+        (N, K), frames = sprite.shape, frames or self.frames
         shape = (N, frames, self.height, self.width)
         path = reflect(corner, velocity, room, frames)  # (N,K,2,T)
         origin = path[:, :, 0] * self.width + path[:, :, 1]
@@ -183,10 +174,7 @@ class Scenes(SplitScenes):
                     inside.scatter_(1, where, inside.gather(1, where).bitwise_or_(is_inside))
                 self._blend(image, where, value)
             if top is not None:
-                under = top.gather(1, where)
-                top.scatter_(
-                    1, where, torch.where(value > self.sprites.threshold, torch.full_like(under, k + 1), under)
-                )
+                top.scatter_(1, where, torch.where(value > self.sprites.threshold, k + 1, top.gather(1, where)))
             label.scatter_(1, where, above)
         # clamp and bit operations: comparing bytes with a number is some twenty times slower on a CPU
         frame = label.clamp(max=1) if image is None else image

@@ -15,7 +15,13 @@ from neural_em.data.scenes import FlyingConfig, Scenes, Sprites
 from neural_em.errors import NeuralEMError
 from neural_em.fields import Check, choice, integer
 
-_SQUARE = """
+
+def bitmap(picture: str) -> Tensor:
+    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
+    return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
+
+
+SQUARE = bitmap("""
 #######
 #######
 ##...##
@@ -23,8 +29,8 @@ _SQUARE = """
 ##...##
 #######
 #######
-"""
-_TRIANGLE = """
+""")
+TRIANGLE = bitmap("""
 .....##.....
 ....####....
 ...######...
@@ -32,26 +38,8 @@ _TRIANGLE = """
 .###....###.
 ############
 ############
-"""
-
-
-def bitmap(picture: str) -> Tensor:
-    """Rows of # and ., separated by spaces or line ends, as ones and zeros (height, width) uint8."""
-    return torch.tensor([[pixel == "#" for pixel in row] for row in picture.split()], dtype=torch.uint8)
-
-
-SQUARE = bitmap(_SQUARE)
-TRIANGLE = bitmap(_TRIANGLE)
+""")
 BITMAPS: tuple[Tensor, ...] = (SQUARE, TRIANGLE, TRIANGLE.flip(0))
-
-
-def shape_sprites() -> Sprites:
-    lists = [bitmap.nonzero() for bitmap in BITMAPS]
-    most = max(len(pixels) for pixels in lists)
-    padded = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists])  # (3,P,2)
-    height, width = (torch.tensor([bitmap.shape[axis] for bitmap in BITMAPS]) for axis in (0, 1))
-    values = torch.ones(len(BITMAPS), most, dtype=torch.int16)
-    return Sprites(padded[..., 0], padded[..., 1], values, height, width, levels=1, threshold=0, overlap_above=0)
 
 
 @kind("flying-shapes")
@@ -68,7 +56,13 @@ class FlyingShapesConfig(FlyingConfig):
         return self.overlap == "hide"
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:
-        return Scenes(self, shape_sprites(), split, seed, device)
+        lists = [bitmap.nonzero() for bitmap in BITMAPS]
+        most = max(len(pixels) for pixels in lists)
+        rows, columns = torch.stack([torch.cat([p, p[:1].expand(most - len(p), 2)]) for p in lists]).unbind(dim=2)
+        height, width = torch.tensor([bitmap.shape for bitmap in BITMAPS]).unbind(dim=1)
+        values = torch.ones(len(BITMAPS), most, dtype=torch.int16)
+        sprites = Sprites(rows, columns, values, height, width, levels=1, threshold=0, overlap_above=0)
+        return Scenes(self, sprites, split, seed, device)
 
 
 @kind("static-shapes")

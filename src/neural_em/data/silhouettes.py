@@ -54,8 +54,8 @@ def from_bitmaps(bitmaps: Sequence[Tensor], sorts: Sequence[int] | None = None) 
 def family_pictures(families: Sequence[str]) -> Pictures:
     """All pictures of the families; a picture's sort is its family's place among all of them."""
     names = list(FAMILIES)
-    drawn = [(bitmap, names.index(name)) for name in families for bitmap in _drawn(name)]
-    return from_bitmaps([bitmap for bitmap, _ in drawn], [sort for _, sort in drawn])
+    bitmaps, sorts = zip(*((bitmap, names.index(name)) for name in families for bitmap in _drawn(name)), strict=True)
+    return from_bitmaps(bitmaps, sorts)
 
 
 def blocks(bitmap: Tensor, size: int) -> Tensor:

@@ -11,56 +11,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_em.data import arrays, images, video
+from neural_em.data import arrays, images
 from neural_em.data.fitting import Frame
-from neural_em.errors import refuse
+from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import existing
 
 ANIMATIONS = frozenset({".gif", ".apng"})
-CLIPS = ANIMATIONS | video.SUFFIXES | arrays.SUFFIXES  # files that hold a clip each
+VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv"})
+CLIPS = ANIMATIONS | VIDEOS | arrays.SUFFIXES  # files that hold a clip each
+_INPUT = ["-protocol_whitelist", "file,pipe"]  # a file that is really a playlist must not fetch from elsewhere
+_MAX_PIXELS = 100_000_000  # of a video's frame
 _ACCEPTED = "an image, a folder of images, a GIF, a video or a NumPy array"
 
 
 class Source(ABC):
-    """A clip: its frames one by one, each (H,W,C), uint8 or float32 in [0, 1], at its own size.
+    """A clip: its frames one by one, each (H,W,C), uint8 or float32 in [0, 1], at its own size."""
 
-    Attributes:
-        name: The file or folder.
-        length: Number of frames; ``None`` where only decoding would tell (see :meth:`count`).
-        colour: Whether any frame has three channels.
-        deep: Whether any frame is float32 rather than uint8.
-        fps: Frames per second, where the file says so.
-        loose: Whether the frames are images that nobody has put into a frame folder, so that they may be no clip.
-    """
-
-    name: str
-    length: int | None
-    colour: bool
-    deep: bool = False
-    fps: float | None = None
-    loose: bool = False
+    name: str  # the file or folder
+    length: int | None  # number of frames; ``None`` where only decoding would tell (see `count`)
+    colour: bool  # whether any frame has three channels
+    deep: bool = False  # whether any frame is float32 rather than uint8
+    fps: float | None = None  # frames per second, where the file says so
+    loose: bool = False  # whether the frames are images outside a frame folder, so that they may be no clip
 
     @abstractmethod
     def __iter__(self) -> Iterator[Frame]:
         """All frames, in order; only one is held at a time."""
 
     def count(self) -> int:
-        """Number of frames, by decoding them where nothing else tells."""
-        return self.length if self.length is not None else sum(1 for _ in self)
+        """Number of frames, by decoding them once where nothing else tells."""
+        if self.length is None:
+            self.length = sum(1 for _ in self)
+        return self.length
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
         """The frames with the given increasing numbers."""
-        numbers = iter(wanted)
-        number = next(numbers, None)
-        frames = iter(self)
-        for position, frame in enumerate(frames):
-            if number is None:
-                break
-            if position == number:
-                yield frame
-                number = next(numbers, None)
-        if number is not None:
-            refuse(self.name, f"at least {number + 1} frames", "fewer")
+        frames = enumerate(self)
+        for number in wanted:
+            for position, frame in frames:
+                if position == number:
+                    yield frame
+                    break
+            else:
+                refuse(self.name, f"at least {number + 1} frames", "fewer")
 
     def frame_name(self, number: int) -> str:
         """What to call a frame in an error or an output file."""
@@ -75,13 +68,11 @@ class ImageSource(Source):
     """Image files, in the given order."""
 
     def __init__(self, name: str, paths: list[Path], loose: bool = False) -> None:
-        """Reads the files' headers."""
         self.name, self.paths, self.length, self.loose = name, paths, len(paths), loose
         colour, deep = zip(*map(images.describe, paths), strict=True)
         self.colour, self.deep = any(colour), any(deep)
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         return map(images.read_image, self.paths)
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
@@ -89,11 +80,9 @@ class ImageSource(Source):
         return (images.read_image(self.paths[number]) for number in wanted)
 
     def frame_name(self, number: int) -> str:
-        """The file."""
         return str(self.paths[number])
 
     def stems(self) -> list[str]:
-        """The files' names without suffix."""
         return [path.stem for path in self.paths]
 
 
@@ -101,7 +90,6 @@ class AnimationSource(Source):
     """A GIF, or another image file with several frames."""
 
     def __init__(self, path: Path) -> None:
-        """Counts the frames and reads their headers."""
         self.name, self._path = str(path), path
         with images.opened(path) as image:
             self.length = self._frames = int(getattr(image, "n_frames", 1))
@@ -110,7 +98,6 @@ class AnimationSource(Source):
         self.fps = 1000 / duration if isinstance(duration, int | float) and duration > 0 else None
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         with images.opened(self._path) as image:
             for number in range(self._frames):
                 image.seek(number)
@@ -126,7 +113,6 @@ class ArraySource(Source):
         self._clip, self._top = clip, top
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
         return self.take(range(len(self._clip)))
 
     def take(self, wanted: Iterable[int]) -> Iterator[Frame]:
@@ -135,31 +121,58 @@ class ArraySource(Source):
 
 
 class VideoSource(Source):
-    """A video file, decoded as it is read."""
+    """A video file, decoded with ffmpeg as it is read; needs the extra ``video``."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what the file says about itself."""
-        self.name, self.colour, self.length, self._path = str(path), True, None, path
-        self.fps = video.frames_per_second(path)
+        self.name, self.colour = str(path), True
+        self.length = None  # what the file says of it is often wrong
+        reader, _, self.fps = self._open()
+        reader.close()
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames."""
-        return video.read_frames(self._path)
+        reader, (width, height), _ = self._open()
+        try:
+            number = 0
+            for data in reader:
+                yield np.frombuffer(data, np.uint8).reshape(height, width, 3)
+                number += 1
+        except (OSError, RuntimeError, ValueError) as error:
+            raise self._unreadable(error) from None
+        finally:
+            reader.close()
+        if not number:
+            refuse(self.name, "a video with frames", "none")
 
-    def count(self) -> int:
-        """Decodes the file once, without keeping anything."""
-        self.length = video.count_frames(self._path) if self.length is None else self.length
-        return self.length
+    def _open(self) -> tuple[Any, tuple[int, int], float | None]:
+        """What gives the frames, their width and height, and how many there are a second."""
+        try:
+            import imageio_ffmpeg
+        except ImportError:
+            needed = "video needs the package imageio-ffmpeg: pip install 'neural-em[video]'"
+            raise NeuralEMError(f"{self.name}: {needed}") from None
+        reader = None
+        try:
+            # an absolute name: one that begins with a dash or a protocol would be taken for something else
+            reader = imageio_ffmpeg.read_frames(os.path.abspath(self.name), pix_fmt="rgb24", input_params=_INPUT)
+            information = next(reader)
+            width, height = information["size"]
+            if not 0 < width * height <= _MAX_PIXELS:
+                refuse(self.name, f"frames of at most {_MAX_PIXELS} pixels", f"{height} x {width}")
+            return reader, (width, height), float(information.get("fps") or 0) or None
+        except (OSError, RuntimeError, ValueError, KeyError, IndexError, StopIteration) as error:
+            if reader is not None:
+                reader.close()
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: BaseException) -> NeuralEMError:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return NeuralEMError(f"{self.name}: not a readable video: {lines[-1] if lines else type(error).__name__}")
 
 
 def open_source(path: str | os.PathLike[str], leave_out: str | os.PathLike[str] | None = None) -> Source:
     """One clip, by its name: an image, a folder of images in natural order, a GIF, a video or a NumPy array.
 
-    To bring its frames to a model's size, use a :class:`~neural_em.data.fitting.Fitting`.
-
-    Args:
-        path: The file or folder.
-        leave_out: Something inside the folder that is no clip (its masks).
+    To bring its frames to a model's size, use a `Fitting`.
     """
     clips = open_clips(path, None if leave_out is None else existing(leave_out))
     if len(clips) != 1:
@@ -170,9 +183,7 @@ def open_source(path: str | os.PathLike[str], leave_out: str | os.PathLike[str] 
 def open_clips(path: str | os.PathLike[str], leave_out: Path | None = None) -> list[Source]:
     """All clips that a path holds: one, or those in a folder of frame folders or of clip files, or in an array.
 
-    Args:
-        path: The file or folder.
-        leave_out: A folder inside it that is something else (its masks).
+    What is to be left out is something inside the folder that is no clip, such as its masks.
     """
     found = existing(path)
     if found.is_dir():
@@ -184,7 +195,7 @@ def open_clips(path: str | os.PathLike[str], leave_out: Path | None = None) -> l
         clips = arrays.as_clips(array, str(found))
         names = [str(found)] if len(clips) == 1 else [f"{found}[{i}]" for i in range(len(clips))]
         return [ArraySource(name, clip, top) for name, clip in zip(names, clips, strict=True)]
-    if suffix in video.SUFFIXES:
+    if suffix in VIDEOS:
         return [VideoSource(found)]
     if suffix in ANIMATIONS or (suffix in images.SUFFIXES and images.is_animated(found)):
         return [AnimationSource(found)]

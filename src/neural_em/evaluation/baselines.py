@@ -52,7 +52,10 @@ def _k_means(on: Tensor, components: int, keys: Tensor, starts: int, iterations:
     N, H, W = on.shape
     y, x = torch.meshgrid(torch.arange(H), torch.arange(W), indexing="ij")
     every = torch.stack([y.flatten(), x.flatten()], dim=1).to(device=on.device, dtype=torch.float32)  # (P,2)
-    place, weight = _gathered(every, on.reshape(N, H * W))
+    on = on.reshape(N, H * W)
+    most = max(1, int(on.sum(dim=1).max())) if N else 1  # on-pixels; images with fewer are filled up with weight 0
+    weight, index = torch.sort(on.to(torch.float32), dim=1, descending=True, stable=True)
+    place, weight = every[index[:, :most]], weight[:, :most].contiguous()  # (N,S,2), (N,S)
     best = torch.zeros(N, H * W, dtype=torch.int64, device=on.device)
     least = torch.full((N,), torch.inf, device=on.device)
     for start in range(starts):
@@ -66,13 +69,6 @@ def _k_means(on: Tensor, components: int, keys: Tensor, starts: int, iterations:
         best = torch.where((spread < least)[:, None], nearest, best)
         least = torch.minimum(spread, least)
     return best.view(N, H, W)
-
-
-def _gathered(every: Tensor, on: Tensor) -> tuple[Tensor, Tensor]:
-    """The on-pixels' coordinates (N,S,2), filled up to the largest number S of them; weights (N,S), filling 0."""
-    most = max(1, int(on.sum(dim=1).max())) if len(on) else 1
-    weight, index = torch.sort(on.to(torch.float32), dim=1, descending=True, stable=True)
-    return every[index[:, :most]], weight[:, :most].contiguous()
 
 
 def _first_centres(place: Tensor, weight: Tensor, components: int, keys: Tensor, start: int) -> Tensor:

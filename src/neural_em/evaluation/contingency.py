@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,22 +10,15 @@ from torch import Tensor
 from neural_em.errors import refuse
 
 LARGEST_LABEL = 65535  # what a 16-bit label image can hold
+LARGEST_GROUP = 255  # where each group has a row of its own
 _FEW = 16  # labels up to here are counted as they are; larger ones by their rank in the image
+_UNCOUNTED = (torch.bool, torch.uint16, torch.uint32, torch.uint64)  # types that PyTorch cannot compare and count
 _CELLS = 1 << 22  # cells of the tables held at a time
 _PIXELS = {"cpu": 1 << 17, "cuda": 1 << 26}  # pixels counted at a time: a CPU's cache, a part of a GPU's memory
 
 
-class Maps(NamedTuple):
-    """Checked label maps, one image a row, and their largest labels."""
-
-    groups: Tensor  # (N,P); 0 = not scored
-    assignment: Tensor  # (N,P)
-    largest_group: int
-    largest_component: int
-
-
-def check_maps(groups: Tensor, assignment: Tensor) -> Maps:
-    """Refuses what is not a pair of label maps of one shape, (N,H,W) or (N,P); flattens the pixels."""
+def _checked(groups: Tensor, assignment: Tensor) -> tuple[Tensor, Tensor, int, int]:
+    """A pair of label maps of one shape, (N,H,W) or (N,P), as (N,P), and their largest labels."""
     for name, labels in (("groups", groups), ("assignment", assignment)):
         if not isinstance(labels, Tensor):
             refuse(name, "an integer tensor", type(labels).__name__)
@@ -38,24 +30,29 @@ def check_maps(groups: Tensor, assignment: Tensor) -> Maps:
         refuse("assignment", f"the shape of groups, {tuple(groups.shape)}", tuple(assignment.shape))
     if groups.device != assignment.device:
         refuse("assignment", f"a tensor on the device of groups, {groups.device}", assignment.device)
-    groups, assignment = _ordinary(groups.flatten(1)), _ordinary(assignment.flatten(1))
+    groups, assignment = (
+        labels.flatten(1).to(torch.int64 if labels.dtype in _UNCOUNTED else labels.dtype)
+        for labels in (groups, assignment)
+    )
     if groups.numel() == 0:
-        return Maps(groups, assignment, 0, 0)
+        return groups, assignment, 0, 0
     limits = [limit.to(torch.int64) for labels in (groups, assignment) for limit in torch.aminmax(labels)]
     group_low, group_high, low, high = torch.stack(limits).tolist()  # the one wait for the device
     for name, least, largest in (("groups", group_low, group_high), ("assignment", low, high)):
         if least < 0 or largest > LARGEST_LABEL:
             refuse(name, f"labels from 0 to {LARGEST_LABEL}", least if least < 0 else largest)
-    return Maps(groups, assignment, group_high, high)
+    return groups, assignment, group_high, high
 
 
-def tables(maps: Maps, keep_groups: bool = False) -> Iterator[Tensor]:
-    """Contingency tables (n,G,K) int64 of successive images; group 0 is left out.
+def tables(groups: Tensor, assignment: Tensor, keep_groups: bool = False) -> Iterator[Tensor]:
+    """Contingency tables (n,G,K) int64 of successive images, for label maps (N,H,W) or (N,P); group 0 is left out.
 
     Where labels are large they are replaced by their rank in the image, which changes the order and number of rows
     and columns and no score. ``keep_groups`` keeps row g - 1 for group g all the same.
     """
-    groups, assignment, largest_group, largest_component = maps
+    groups, assignment, largest_group, largest_component = _checked(groups, assignment)
+    if keep_groups and largest_group > LARGEST_GROUP:
+        refuse("groups", f"labels up to {LARGEST_GROUP}", largest_group)
     if largest_group > _FEW and not keep_groups:
         groups = _ranks(groups, largest_group, first=1)
         largest_group = int(groups.max())
@@ -66,13 +63,6 @@ def tables(maps: Maps, keep_groups: bool = False) -> Iterator[Tensor]:
     images = max(1, _CELLS // (G * K))
     for part, other in zip(groups.split(images), assignment.split(images), strict=True):
         yield _count(part, other, G, K)[:, 1:]
-
-
-def _ordinary(labels: Tensor) -> Tensor:
-    """Labels of a type that PyTorch can compare and count."""
-    if labels.dtype is torch.bool:
-        return labels.to(torch.uint8)
-    return labels.to(torch.int64) if labels.dtype in (torch.uint16, torch.uint32, torch.uint64) else labels
 
 
 def _count(groups: Tensor, assignment: Tensor, G: int, K: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.dataset import Batch, Dataset
+from neural_em.data.dataset import Dataset
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
@@ -90,12 +90,10 @@ def evaluate(
         refuse("data", "at least one sequence", 0)
     parts, steps = [], steps_with_input(model, dataset, config)
     batch_size = _batch_size(model, dataset, config, steps)
-    with _evaluating(model):
+    with evaluating(model), torch.inference_mode():
         for first in range(0, size, batch_size):
             indices = torch.arange(first, min(first + batch_size, size))
-            met = dataset.collisions(indices)
-            batch = dataset.batch(indices)
-            parts.append(_evaluate_batch(model, batch, met, indices, config, steps, dataset.background))
+            parts.append(_evaluate_batch(model, dataset, indices, config, steps))
             if progress is not None:
                 progress(first + len(indices), size)
     # the sequences are the last axis of every array
@@ -132,28 +130,25 @@ def _batch_size(model: Model, dataset: Dataset, config: EvaluationConfig, steps:
 
 
 @contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """No gradients, and the model's mode put back afterwards."""
+def evaluating(model: Model) -> Iterator[None]:
+    """The model's mode is put back afterwards."""
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         model.train(training)
 
 
-def _evaluate_batch(
-    model: Model, batch: Batch, met: Tensor | None, indices: Tensor, config: EvaluationConfig, steps: int,
-    background: bool,
-) -> Arrays:  # fmt: skip
+def _evaluate_batch(model: Model, dataset: Dataset, indices: Tensor, config: EvaluationConfig, steps: int) -> Arrays:
     """All that is measured on B sequences in S starts: (S,T,B) each step, (S,B) whole sequences, (B,) baselines."""
     weight = next(model.parameters())
     device = weight.device
     seen = slice(1 if config.static else None)
-    frames, groups = batch.frames[seen].to(weight), None
-    if batch.groups is not None:
-        groups = next_groups(batch.groups[seen].to(device), steps + config.rollout)
+    met, (frames, groups) = dataset.collisions(indices), dataset.batch(indices)
+    frames = frames[seen].to(weight)
+    if groups is not None:
+        groups = next_groups(groups[seen].to(device), steps + config.rollout)
     if met is not None:
         met = next_groups(met[seen].to(weight), steps + config.rollout)
     starts = []
@@ -162,7 +157,7 @@ def _evaluate_batch(
         found = infer(
             model, frames, config.components, keys, steps, config.rollout, noise=not config.clean, check=start == 0
         )
-        starts.append(_evaluate_start(model, found, groups, met, steps, background))
+        starts.append(_evaluate_start(model, found, groups, met, steps, dataset.background))
     arrays = {name: np.stack([scores[name] for scores in starts]) for name in starts[0]}
     if groups is not None:
         arrays[_DATA, "scored"] = (groups[:steps] != 0).flatten(2).any(dim=2).cpu().numpy()[None]  # (1,T,B)
@@ -253,7 +248,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
     _, T, N = steps["total"].shape
     loss = np.einsum("stn,t->sn", steps["total"], weights)
     return Result(
-        settings={field.name: getattr(config, field.name) for field in fields(config)},
+        settings=asdict(config),
         note=note,
         sequences=N,
         steps=T,

@@ -7,10 +7,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from neural_em.errors import refuse
-from neural_em.evaluation.contingency import check_maps, tables
+from neural_em.evaluation.contingency import tables
 
-LARGEST_GROUP = 255
 _SUMS = 1 << 22  # numbers of the search held at a time
 _MOST = 6  # up to so many objects and components all matchings are tried at once; above, image by image
 
@@ -28,13 +26,7 @@ def matched_iou(groups: Tensor, assignment: Tensor) -> Tensor:
         (N,G) float64: object g in column g - 1, NaN where the image has no such object, 0 for an object that is left
         without a component. `object_mean` gives one score an image.
     """
-    maps = check_maps(groups, assignment)
-    if maps.largest_group > LARGEST_GROUP:
-        refuse("groups", f"labels up to {LARGEST_GROUP}", maps.largest_group)
-    scores = [_matched(table) for table in tables(maps, keep_groups=True)]
-    if not scores:
-        return torch.empty(len(groups), maps.largest_group, dtype=torch.float64, device=groups.device)
-    return torch.cat(scores)
+    return torch.cat([_matched(table) for table in tables(groups, assignment, keep_groups=True)])
 
 
 def object_mean(iou: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neural_em.errors import refuse, unknown
-from neural_em.evaluation.contingency import check_maps, tables
+from neural_em.evaluation.contingency import tables
 
 Average = Literal["max", "arithmetic"]
 AVERAGES: tuple[Average, ...] = ("max", "arithmetic")
@@ -44,28 +44,24 @@ def adjusted_mutual_info(groups: Tensor, assignment: Tensor, average: Average = 
     """
     if average not in AVERAGES:
         unknown("average", average, AVERAGES)
-    scores = [_mutual_info(table)[AVERAGES.index(average)] for table in tables(check_maps(groups, assignment))]
-    return _joined(scores, groups)
+    return grouping_scores(groups, assignment)[AVERAGES.index(average)]
 
 
 def adjusted_rand_index(groups: Tensor, assignment: Tensor) -> Tensor:
     """Adjusted Rand index between groups and assignment: (N,) float64; arguments as in `adjusted_mutual_info`."""
-    return _joined([_rand_index(table) for table in tables(check_maps(groups, assignment))], groups)
+    return torch.cat([_rand_index(table) for table in tables(groups, assignment)])
 
 
 def grouping_scores(groups: Tensor, assignment: Tensor) -> GroupingScores:
     """Both normalisers' mutual information and the Rand index, counting the pixels once."""
-    parts = [(*_mutual_info(table), _rand_index(table)) for table in tables(check_maps(groups, assignment))]
-    columns = zip(*parts, strict=True) if parts else ((), (), ())
-    return GroupingScores(*(_joined(list(column), groups) for column in columns))
+    parts = [(*_mutual_info(table), _rand_index(table)) for table in tables(groups, assignment)]
+    return GroupingScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def confidence(gamma: Tensor, groups: Tensor | None = None) -> Tensor:
-    """Mean over the scored pixels of the largest responsibility: (N,) float64, NaN where no pixel is scored.
+    """Mean over the scored pixels of the largest responsibility gamma (N,K,1,H,W): (N,) float64.
 
-    Args:
-        gamma: Responsibilities (N,K,1,H,W), summing to 1 over K.
-        groups: True groups (N,H,W); pixels with 0 are not scored. Without it every pixel is.
+    Pixels whose true group (N,H,W) is 0 are not scored; without groups all are. NaN where no pixel is scored.
     """
     if gamma.dim() != 5 or gamma.shape[2] != 1:
         refuse("gamma", "shape (N,K,1,H,W)", tuple(gamma.shape))
@@ -107,7 +103,8 @@ def _mutual_info(table: Tensor) -> tuple[Tensor, Tensor]:
     entropy_a, entropy_b, entropy_joint = (_entropy(counts, n) for counts in (a, b, joint.flatten(1)))
     expected = expected_mutual_info(table)
     gain = entropy_a + entropy_b - entropy_joint - expected
-    same = _same_partition(table)
+    met = table > 0
+    same = (met.sum(dim=2) <= 1).all(dim=1) & (met.sum(dim=1) <= 1).all(dim=1)  # each group is exactly one component
     # one group against several says nothing: its mutual information and what is expected of it are both zero
     trivial = ((a > 0).sum(dim=1) == 1) ^ ((b > 0).sum(dim=1) == 1)
 
@@ -130,12 +127,6 @@ def _rand_index(table: Tensor) -> Tensor:
     full = (both + only_groups) * (only_groups + neither) + (both + only_components) * (only_components + neither)
     score = torch.where((only_groups == 0) & (only_components == 0), 1.0, gain / full)
     return torch.where(n > 0, score, torch.nan)
-
-
-def _same_partition(table: Tensor) -> Tensor:
-    """Whether each group is exactly one component and the other way round: (N,) bool."""
-    met = table > 0
-    return (met.sum(dim=2) <= 1).all(dim=1) & (met.sum(dim=1) <= 1).all(dim=1)
 
 
 def _entropy(counts: Tensor, n: Tensor) -> Tensor:
@@ -193,7 +184,3 @@ def _range(n: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     reach = torch.minimum(serfling, bernstein)
     low = torch.maximum((a + b - n).clamp(min=0), torch.floor(mean - reach))
     return low, torch.minimum(a, torch.ceil(mean + reach))
-
-
-def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=like.device)

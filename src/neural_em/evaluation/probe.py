@@ -6,6 +6,7 @@ closed form), one a network with a hidden layer; how strongly each is held back 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from neural_em.data.dataset import Dataset
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.evaluation.evaluate import EvaluationConfig, start_keys, steps_with_input
+from neural_em.evaluation.evaluate import EvaluationConfig, evaluating, start_keys, steps_with_input
 from neural_em.evaluation.results import Readout
 from neural_em.model import Model
 from neural_em.model.inference import batch_that_fits, infer, next_groups
@@ -54,26 +55,24 @@ def _samples(
     _, C, H, W = dataset.shape
     lot = batch_that_fits(config.components * C * H * W * steps, weight.device, config.batch_size)
     thetas, sequences, known = [], [], list[dict[str, Tensor]]()
-    training = model.training
-    model.eval()
-    for first in range(0, size, lot):
-        indices = torch.arange(first, min(first + lot, size))
-        frames, groups = dataset.batch(indices)
-        assert groups is not None
-        frames, groups = (part[: 1 if config.static else None].to(weight.device) for part in (frames, groups))
-        keys = start_keys(config.seed, 0, indices, weight.device)
-        for step in infer(
-            model, frames.to(weight), config.components, keys, steps, noise=not config.clean, check=first == 0
-        ):
-            state = step.state
-        truth = dataset.properties(indices)
-        component, seen = match(state.gamma, next_groups(groups, steps)[-1], next(iter(truth.values())).shape[2])
-        theta = state.theta.flatten(2)
-        thetas.append(theta.gather(1, component[..., None].expand(-1, -1, theta.shape[2]))[seen])
-        sequences.append(indices.to(seen.device)[:, None].expand_as(seen)[seen])
-        frame = 0 if len(frames) == 1 else steps
-        known.append({name: value[frame].to(seen.device)[seen] for name, value in truth.items()})
-    model.train(training)
+    with evaluating(model):
+        for first in range(0, size, lot):
+            indices = torch.arange(first, min(first + lot, size))
+            frames, groups = dataset.batch(indices)
+            assert groups is not None
+            frames, groups = (part[: 1 if config.static else None].to(weight.device) for part in (frames, groups))
+            keys = start_keys(config.seed, 0, indices, weight.device)
+            x, noise = frames.to(weight), not config.clean
+            found = infer(model, x, config.components, keys, steps, noise=noise, check=first == 0)
+            (last,) = deque(found, maxlen=1)
+            truth = dataset.properties(indices)
+            objects = next(iter(truth.values())).shape[2]
+            component, seen = match(last.state.gamma, next_groups(groups, steps)[-1], objects)
+            theta = last.state.theta.flatten(2)
+            thetas.append(theta.gather(1, component[..., None].expand(-1, -1, theta.shape[2]))[seen])
+            sequences.append(indices.to(seen.device)[:, None].expand_as(seen)[seen])
+            frame = 0 if len(frames) == 1 else steps
+            known.append({name: value[frame].to(seen.device)[seen] for name, value in truth.items()})
     properties = {name: torch.cat([part[name] for part in known]) for name in known[0]}
     return torch.cat(thetas), properties, torch.cat(sequences)
 
@@ -106,7 +105,11 @@ def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
     choose = learn & ~inner
 
     def score(predict: Predict, rows: Tensor) -> float:
-        return _score(predict(inputs[rows]), target[rows], classes)
+        predicted, true = predict(inputs[rows]), target[rows]
+        if classes:
+            return float((predicted.argmax(dim=1) == true.argmax(dim=1)).to(torch.float64).mean())
+        rest = (predicted - true).square().sum(dim=0)
+        return float((1 - rest / (true - true.mean(dim=0)).square().sum(dim=0)).mean())
 
     ridges = [_ridge(inputs[inner], target[inner], penalty) for penalty in _PENALTIES]
     best = max(range(len(ridges)), key=lambda i: score(ridges[i], choose))
@@ -114,13 +117,6 @@ def read_out(theta: Tensor, target: Tensor, learn: Tensor) -> Readout | None:
     network = _network(inputs, target, inner, classes, lambda predict: score(predict, choose))
     name = "accuracy" if classes else "R²"
     return Readout(name, score(linear, ~learn), score(network, ~learn), int((~learn).sum()))
-
-
-def _score(predicted: Tensor, target: Tensor, classes: bool) -> float:
-    if classes:
-        return float((predicted.argmax(dim=1) == target.argmax(dim=1)).to(torch.float64).mean())
-    rest = (predicted - target).square().sum(dim=0)
-    return float((1 - rest / (target - target.mean(dim=0)).square().sum(dim=0)).mean())
 
 
 def _ridge(inputs: Tensor, target: Tensor, penalty: float) -> Predict:

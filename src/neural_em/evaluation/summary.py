@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neural_em.errors import refuse
 from neural_em.evaluation.results import Result, Summary
 
 TITLES = {
-    "ami_max": "AMI (max)",
-    "ami_arithmetic": "AMI (arithmetic)",
-    "ari": "ARI",
-    "iou": "matched IoU",
-    "confidence": "confidence",
-    "upper_bound": "next-step error",
-    "relational": "  at collisions",
-    "total": "loss",
-    "intra": "  intra-cluster",
-    "inter": "  inter-cluster",
-}
-ROLLOUT_TITLES = {
-    "upper_bound": TITLES["upper_bound"],
-    "repeated": "last frame repeated",
-    "ami_max": TITLES["ami_max"],
-    "ari": TITLES["ari"],
-}
-_SAME = ("components", "static")  # what runs that are averaged must share, beside their steps
+    "ami_max": "AMI (max)", "ami_arithmetic": "AMI (arithmetic)", "ari": "ARI", "iou": "matched IoU",
+    "confidence": "confidence", "upper_bound": "next-step error", "relational": "  at collisions",
+    "total": "loss", "intra": "  intra-cluster", "inter": "  inter-cluster",
+}  # fmt: skip
+_WITHOUT_INPUT = ("upper_bound", "repeated", "ami_max", "ari")
+ROLLOUT_TITLES = {name: TITLES.get(name, "last frame repeated") for name in _WITHOUT_INPUT}
+_SETTINGS = ("components", "static")  # what runs that are averaged must share, beside their steps
 
 
 @dataclass(frozen=True)
@@ -68,13 +57,11 @@ def aggregate(results: Sequence[Result]) -> Aggregate:
     if not results:
         refuse("results", "at least one", 0)
     first = results[0]
-    for result in results[1:]:
-        for name in _SAME:
-            if result.settings[name] != first.settings[name]:
-                refuse(name, f"the same in every run, {first.settings[name]}", result.settings[name])
-        for name in ("sequences", "steps", "rollout_steps"):
-            if getattr(result, name) != getattr(first, name):
-                refuse(name, f"the same in every run, {getattr(first, name)}", getattr(result, name))
+    for name in ("components", "static", "sequences", "steps", "rollout_steps"):
+        wanted, *others = (result.settings[name] if name in _SETTINGS else getattr(result, name) for result in results)
+        for other in others:
+            if other != wanted:
+                refuse(name, f"the same in every run, {wanted}", other)
     values: dict[tuple[str, str, int | None], list[float | None]] = {}
     for result in results:
         for section, name, step, mean, *_ in result.rows():
@@ -91,26 +78,27 @@ def aggregate(results: Sequence[Result]) -> Aggregate:
 
 def result_table(result: Result) -> str:
     """One result as a table for the terminal: every score's last step with quartiles, and what stands beside it."""
-    columns: dict[str, Callable[[str], str]] = {
-        "last step": lambda name: _mean(result.last_step.get(name)),
-        "quartiles": lambda name: _quartiles(result.last_step.get(name)),
-        "mean over steps": lambda name: _mean(result.mean_over_steps.get(name)),
-    }
-    if result.whole_sequence:
-        columns["whole sequence"] = lambda name: _mean(result.whole_sequence.get(name))
-    if result.with_background:
-        columns["with background"] = lambda name: _mean(result.with_background.get(name))
-    if result.starts:
-        spreads = result.starts
-        columns["± over starts"] = lambda name: _text(spreads[name].deviation)
-        columns["lowest loss"] = lambda name: _mean(spreads[name].lowest_loss)
-    for title, scores in result.baselines.items():
-        columns[title] = lambda name, scores=scores: _mean(scores.get(name))  # type: ignore[misc]
     names = [name for name in TITLES if name in result.last_step]
+
+    def means(scores: Mapping[str, Summary]) -> list[str]:
+        return [_mean(scores.get(name)) for name in names]
+
+    columns = {
+        "": [TITLES[name] for name in names],
+        "last step": means(result.last_step),
+        "quartiles": [_quartiles(result.last_step[name]) for name in names],
+        "mean over steps": means(result.mean_over_steps),
+    }
+    beside = {"whole sequence": result.whole_sequence, "with background": result.with_background}
+    columns |= {title: means(scores) for title, scores in beside.items() if scores}
+    if result.starts:
+        columns["± over starts"] = [_text(result.starts[name].deviation) for name in names]
+        columns["lowest loss"] = [_mean(result.starts[name].lowest_loss) for name in names]
+    columns |= {title: means(scores) for title, scores in result.baselines.items()}
     lines = [f"{_counted(result.sequences, 'sequence')}, {_counted(result.steps, 'step')}, "
              f"{_counted(result.settings['components'], 'component')}, "
              f"{_counted(result.settings['starts'], 'start')}"]  # fmt: skip
-    lines.append(_table(["", *columns], [[TITLES[name], *(cell(name) for cell in columns.values())] for name in names]))
+    lines.append(_table(list(columns), list(zip(*columns.values(), strict=True))))
     if result.by_objects:
         shown = [name for name in ("ami_max", "ari", "iou") if name in result.last_step]
         rows = [[number, str(scores["total"].count), *(_mean(scores.get(name)) for name in shown)]
@@ -144,15 +132,11 @@ def aggregate_table(runs: Aggregate) -> str:
 def _rollout(cells: Mapping[str, Sequence[str]]) -> list[str]:
     """A line for each step without input."""
     names = [name for name in ROLLOUT_TITLES if name in cells]
-    rows = (
-        [[f"{step + 1}", *(cells[name][step] for name in names)] for step in range(len(cells[names[0]]))]
-        if names
-        else []
-    )
+    rows = [(f"{step}", *row) for step, row in enumerate(zip(*(cells[name] for name in names), strict=True), start=1)]
     return [_table(["without input, step", *(ROLLOUT_TITLES[name] for name in names)], rows)] if rows else []
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, the others to the right."""
     widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
     return "\n".join(
@@ -170,9 +154,7 @@ def _mean(summary: Summary | None) -> str:
     return _text(None if summary is None else summary.mean)
 
 
-def _quartiles(summary: Summary | None) -> str:
-    if summary is None:
-        return _text(None)
+def _quartiles(summary: Summary) -> str:
     return " ".join(_text(value) for value in (summary.lower_quartile, summary.median, summary.upper_quartile))
 
 

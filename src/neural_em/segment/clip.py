@@ -22,7 +22,6 @@ from neural_em.data.clip_ground import Ground, Picture
 from neural_em.data.fitting import Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
-from neural_em.errors import refuse
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
@@ -131,10 +130,7 @@ class Segmentation(Iterator[Segmented]):
             assignment = gamma.argmax(dim=0) + 1
             visible = ~background(self.model, seen, step)
             labels = _restored(self.fitting, assignment * visible, size)
-            found = None if self._truth is None else self._truth.labels(0, position)
-            if found is not None and found[0].shape != size:
-                refuse(found[1], f"{size[0]} x {size[1]} pixels like its frame", " x ".join(map(str, found[0].shape)))
-            groups = None if found is None else found[0]
+            groups = None if self._truth is None else self._truth.labels(0, position, size)
             scores = None if groups is None else _scores(groups, _restored(self.fitting, assignment, size), labels)
             name = stems[position] if stems else f"frame-{position:05d}"
             yield Segmented(name, frame, x, labels, step, scores, groups)
