@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import assignments, flag, option
 from neural_em.files import from_home
 
 
@@ -16,38 +17,28 @@ def evaluate(
     objects: options.Objects = None,
     components: options.Components = None,
     steps: Annotated[
-        int | None,
-        typer.Option(help="EM steps; generated sequences get as many frames as they need.", show_default="as trained"),
+        int | None, option("EM steps; generated sequences get as many frames as they need.", "as trained")
     ] = None,
     rollout: options.Rollout = 0,
     split: options.Split = None,
     static: options.Static = False,
-    clean: Annotated[bool, typer.Option("--clean", help="Let the model see frames without noise.")] = False,
+    clean: Annotated[bool, flag("--clean", "Let the model see frames without noise.")] = False,
     data: options.Data = None,
     masks: options.Masks = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Also say what can be read from theta: position, colour, shape, size.")
+        bool, flag("--probe", "Also say what can be read from theta: position, colour, shape, size.")
     ] = False,
-    starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
-    size: Annotated[int | None, typer.Option(help="Sequences to score.", show_default="the whole split")] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Sequences at a time; changes results of models with batch norm only.")
-    ] = 500,
+    starts: Annotated[int, option("Random starts for each sequence.")] = 1,
+    size: Annotated[int | None, option("Sequences to score.", "the whole split")] = None,
+    batch_size: Annotated[int, option("Sequences at a time; changes results of models with batch norm only.")] = 500,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     weights: options.Weights = "best",
     preset: options.Preset = None,
     changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Any other field of generated data, such as data.threshold=0.25; may be repeated.",
-        ),
+        list[str] | None, assignments("Any other field of generated data, such as data.threshold=0.25")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run folder")
-    ] = None,
+    out: Annotated[Path | None, option("Folder for the results.", "evaluations/ in the run folder")] = None,
 ) -> None:
     """Score trained runs; several seeds give mean and deviation.
 

@@ -70,19 +70,12 @@ class Subject:
         return "-".join(part for part in parts if part)
 
 
-def draw(kind: str, subject: Subject) -> list[Drawing]:
-    """The figures of one kind; see KINDS."""
-    if kind not in KINDS:
-        unknown("kind", kind, KINDS)
-    return KINDS[kind](subject)
-
-
 def draw_usual(subject: Subject, animated: bool = False) -> list[Drawing]:
     """What to draw where nobody says it: images step by step, or a sequence over time, which alone can be animated."""
     kinds: dict[str, list[TrainedRun]] = {}
     for run in subject.runs:
         kinds.setdefault("static" if _shows_images(subject, run) and not animated else "sequence", []).append(run)
-    return [drawing for kind, runs in kinds.items() for drawing in draw(kind, replace(subject, runs=runs))]
+    return [drawing for kind, runs in kinds.items() for drawing in KINDS[kind](replace(subject, runs=runs))]
 
 
 def _shows_images(subject: Subject, run: TrainedRun) -> bool:

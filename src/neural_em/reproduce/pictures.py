@@ -12,7 +12,7 @@ from neural_em.experiments.evaluation import Evaluator
 from neural_em.report.curves import StepCurve
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import score_curve
-from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
+from neural_em.report.run_figures import KINDS, Subject, bce_bars, model_name
 from neural_em.reproduce.plan import GROUPS, TRAININGS, Training
 from neural_em.reproduce.records import TrainingRecord, evaluated, mean_of, usable
 
@@ -56,7 +56,7 @@ def draw_run(
     if found and evaluated(records, training.name, evaluation):
         try:
             subject = Subject(evaluator, found[:1], training.evaluations[evaluation])
-            save_figure(draw(kind, subject)[0].figure, path)
+            save_figure(KINDS[kind](subject)[0].figure, path)
         except NeuralEMError as error:  # a picture is not worth losing the page
             say(f"{path}: not drawn: {error}")
     return path.is_file()
