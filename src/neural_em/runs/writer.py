@@ -199,8 +199,7 @@ def train_in(
         for text in (*notes, "" if writer is None else writer.note):
             if text:
                 run.tell("note", text=text)
-        outcome = yield from run.train()
-        return outcome if writer is None else dataclasses.replace(outcome, path=writer.path)
+        return (yield from run.train())
     finally:
         if writer is not None:
             writer.close()
