@@ -67,5 +67,6 @@ def _report(run: TrainedRun, device: str) -> tuple[RunReport, float]:
     first = sequences(evaluator, run, evaluation, {f"sequence {n + 1}": n for n in range(SHOWN)})
     worst = [sequence for sequence in report.sequences if sequence.label == "worst"]
     known = {name: value for name, value in configs.flat(report.evaluation).items() if value is not None}
-    score = float(report.curves[TITLES["ami_max"]].mean[-1])
+    score = report.curves[TITLES["ami_max"]].mean[-1]
+    assert score is not None  # shapes are scored
     return replace(report, sequences=[*first, *worst], evaluation=known), score

@@ -50,8 +50,8 @@ def test_score_curve_draws_mean_band_and_training_length():
     assert np.allclose(line.get_xydata(), np.c_[np.arange(1, 51), curve().mean])
     assert set(marker.get_xdata()) == {20}
     band = axes.collections[0].get_paths()[0].vertices
-    assert band[:, 1].min() == pytest.approx(curve().lower[0])
-    assert band[:, 1].max() == pytest.approx(curve().upper[-1])
+    assert band[:, 1].min() == pytest.approx(curve().lower_quartile[0])
+    assert band[:, 1].max() == pytest.approx(curve().upper_quartile[-1])
     assert axes.get_ylabel() == "ARI"
     assert axes.get_legend().get_texts()[0].get_text() == "run"
 

@@ -12,33 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_em.errors import refuse
+from neural_em.evaluation import Curve
 
+LOSS, SCORE = re.compile(r"loss"), re.compile(r"(^|[^a-z])(ami|ari)([^a-z]|$)")  # what logged columns are called
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class StepCurve:
-    """A score per step: its mean over the data and the lower and upper quartile, each (T,)."""
+    """A score at each step: its mean over the data and the lower and upper quartile; a part of `Curve`."""
 
-    mean: Values
-    lower: Values
-    upper: Values
+    mean: tuple[float | None, ...]
+    lower_quartile: tuple[float | None, ...]
+    upper_quartile: tuple[float | None, ...]
 
     def __post_init__(self) -> None:
-        mean = np.asarray(self.mean, np.float64)
-        if mean.ndim != 1 or len(mean) == 0:
-            refuse("curve", "one value a step", f"the shape {mean.shape}")
-        for name in ("mean", "lower", "upper"):
-            values = np.asarray(getattr(self, name), np.float64)
-            if values.shape != mean.shape:
-                refuse(f"curve: {name}", f"the shape {mean.shape}", values.shape)
-            object.__setattr__(self, name, values)
+        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
+        if len(set(lengths)) > 1:
+            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
 
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """The steps, counted from 1."""
-        return np.arange(1, len(self.mean) + 1)
+
+AnyCurve = Curve | StepCurve
 
 
 def series(rows: Metrics, key: str) -> tuple[Values, Values]:
@@ -55,27 +50,16 @@ def series(rows: Metrics, key: str) -> tuple[Values, Values]:
     return array[:, 0], array[:, 1]
 
 
-def loss_keys(rows: Metrics) -> list[str]:
-    """The logged columns that are losses, in the order they first come."""
-    return _keys(rows, r"loss")
-
-
-def score_keys(rows: Metrics) -> list[str]:
-    """The logged columns that are AMI or ARI scores, in the order they first come."""
-    return _keys(rows, r"(^|[^a-z])(ami|ari)([^a-z]|$)")
+def columns(rows: Metrics, names: re.Pattern[str]) -> list[str]:
+    """The logged columns whose names fit and that hold a number somewhere, in the order they first come."""
+    cells = (cell for row in rows for cell in row.items())
+    return list(dict.fromkeys(key for key, value in cells if names.search(key.lower()) and np.isfinite(_number(value))))
 
 
 def words(key: str) -> str:
     """A column's name for people: 'validation_ami_last' is 'validation AMI last'."""
     parts = re.split(r"[_/.\s]+", key)
     return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
-
-
-def _keys(rows: Metrics, pattern: str) -> list[str]:
-    """The columns whose name fits the pattern and that hold a number somewhere."""
-    cells = (cell for row in rows for cell in row.items())
-    found = (key for key, value in cells if re.search(pattern, key.lower()) and math.isfinite(_number(value)))
-    return list(dict.fromkeys(found))
 
 
 def _number(value: Any) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from neural_em.errors import refuse
-from neural_em.report.curves import Metrics, StepCurve, loss_keys, score_keys, series, words
+from neural_em.report.curves import LOSS, SCORE, AnyCurve, Metrics, columns, series, words
 
 INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
@@ -34,18 +35,20 @@ class Line(NamedTuple):
     dash: int = 0
 
 
-def step_lines(curves: Mapping[str, StepCurve | None]) -> list[Line]:
+def step_lines(curves: Mapping[str, AnyCurve | None]) -> list[Line]:
     """A line with its band for each run or model that has a curve, in the run's own colour."""
-    return [
-        Line(name, curve.steps, curve.mean, curve.lower, curve.upper, index, index // len(LINES))
-        for index, (name, curve) in enumerate(curves.items())
-        if curve is not None
-    ]
+    lines = []
+    for index, (name, curve) in enumerate(curves.items()):
+        if curve is not None:
+            parts = (curve.mean, curve.lower_quartile, curve.upper_quartile)
+            mean, lower, upper = (np.array(part, np.float64) for part in parts)  # None becomes not-a-number
+            lines.append(Line(name, np.arange(1, len(mean) + 1), mean, lower, upper, index, index // len(LINES)))
+    return lines
 
 
-def learning_lines(runs: Mapping[str, Metrics], find: Callable[[Metrics], list[str]]) -> list[Line]:
-    """The columns that ``find`` names, over epochs; of several runs a colour each run and a dash each column."""
-    keys = list(dict.fromkeys(key for rows in runs.values() for key in find(rows)))
+def learning_lines(runs: Mapping[str, Metrics], names: re.Pattern[str]) -> list[Line]:
+    """The columns whose names fit, over epochs; of several runs a colour each run and a dash each column."""
+    keys = list(dict.fromkeys(key for rows in runs.values() for key in columns(rows, names)))
     return [
         Line(
             words(key) if len(runs) == 1 else f"{name}: {words(key)}",
@@ -72,14 +75,15 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "
         axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"trained for {mark} steps")
 
 
-def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
+def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
     """A score per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
     if not curves:
         refuse("curves", "at least one", "none")
     figure, (axes,) = new_figure(5.4, 3.5)
-    draw_lines(axes, step_lines(curves), "EM step", label, training_steps)
-    axes.set_xlim(1, max(2, *(len(curve.mean) for curve in curves.values())))
-    lowest = min(float(np.nanmin(np.r_[curve.lower, curve.mean, 0])) for curve in curves.values())
+    lines = step_lines(curves)
+    draw_lines(axes, lines, "EM step", label, training_steps)
+    axes.set_xlim(1, max(2, *(len(line.x) for line in lines)))
+    lowest = min(float(np.nanmin(np.r_[line.lower, line.y, 0])) for line in lines)
     axes.set_ylim(lowest - 0.02 if lowest < 0 else 0, 1)
     axes.legend(
         frameon=False, fontsize=10, loc="lower right", title="mean, and lower to upper quartile", title_fontsize=9
@@ -148,17 +152,17 @@ def learning_curves(runs: Mapping[str, Metrics]) -> Figure:
     if not runs:
         refuse("runs", "at least one", "none")
     figure, panels = new_figure(9.2, 3.6, 2)
-    for axes, find, label in zip(panels, (loss_keys, score_keys), ("loss", "score"), strict=True):
-        lines = learning_lines(runs, find)
+    for axes, wanted, label in zip(panels, (LOSS, SCORE), ("loss", "score"), strict=True):
+        lines = learning_lines(runs, wanted)
         draw_lines(axes, lines, "epoch", label)
         if not lines:
             axes.text(0.5, 0.5, f"no {label} was logged", transform=axes.transAxes, ha="center", color=INK)
         elif len(runs) == 1:
             axes.legend(frameon=False, fontsize=9, loc="best")
         else:  # a column's dash and a run's colour, not each of their pairs
-            columns = [line for line in lines if line.colour == 0]
-            names = [line.name.removeprefix(f"{next(iter(runs))}: ") for line in columns]
-            dashes = [DASHES[line.dash % len(DASHES)] for line in columns]
+            first = [line for line in lines if line.colour == 0]
+            names = [line.name.removeprefix(f"{next(iter(runs))}: ") for line in first]
+            dashes = [DASHES[line.dash % len(DASHES)] for line in first]
             handles = [Line2D([], [], color=INK, linestyle=d, label=n) for d, n in zip(dashes, names, strict=True)]
             handles += [Line2D([], [], color=_colour(run), linewidth=4, label=name) for run, name in enumerate(runs)]
             axes.legend(handles=handles, frameon=False, fontsize=9, loc="best")

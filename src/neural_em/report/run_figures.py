@@ -24,7 +24,7 @@ from neural_em.report.figures import (
 )
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
-from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, step_curve, trained_steps
+from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, trained_steps
 from neural_em.runs.find import TrainedRun
 
 LONG = 50  # steps of the paper's curve
@@ -179,7 +179,7 @@ def _curve(subject: Subject) -> list[Drawing]:
         result = scores(subject.evaluator, run, evaluation, subject.size)
         if not result.has_groups:
             raise NeuralEMError(f"{run.name}: a curve of scores needs true groups; give them with --masks")
-        curves[run.name] = step_curve(result.curves["ami_max"])
+        curves[run.name] = result.curves["ami_max"]
     trained = {trained_steps(run) for run in subject.runs}
     return [Drawing(subject.named("curve"), score_curve(curves, trained.pop() if len(trained) == 1 else None))]
 

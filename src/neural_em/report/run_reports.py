@@ -12,13 +12,12 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import refuse, unknown
-from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
+from neural_em.evaluation import Result, Summary, adjusted_mutual_info
 from neural_em.evaluation.evaluate import start_keys, steps_with_input
 from neural_em.evaluation.summary import ROLLOUT_TITLES, TITLES
 from neural_em.experiments.evaluation import Evaluation, Evaluator, stored
 from neural_em.model import Model
 from neural_em.model.inference import infer, next_groups, stacked
-from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
 from neural_em.report.panels import SequenceReport
 from neural_em.report.tables import short_commit
@@ -116,20 +115,12 @@ def run_reports(
     reports = []
     for run, result in zip(runs, results, strict=True):
         chosen = choose(EXAMPLES, results if shared else [result])
-        curves = {TITLES[name]: step_curve(result.curves[name]) for name in CURVES if name in result.curves}
+        curves = {TITLES[name]: result.curves[name] for name in CURVES if name in result.curves}
         report = RunReport(run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves)
         shown = sequences(evaluator, run, evaluation, chosen)
-        rollout = {
-            ROLLOUT_TITLES[name]: step_curve(result.rollout[name]) for name in ROLLOUT_TITLES if name in result.rollout
-        }
+        rollout = {title: result.rollout[name] for name, title in ROLLOUT_TITLES.items() if name in result.rollout}
         reports.append(replace(report, sequences=shown, training_steps=trained_steps(run), rollout=rollout))
     return reports
-
-
-def step_curve(curve: Curve) -> StepCurve:
-    """A result's curve as one to draw."""
-    parts = (curve.mean, curve.lower_quartile, curve.upper_quartile)
-    return StepCurve(*(np.array([np.nan if value is None else value for value in part]) for part in parts))
 
 
 def trained_steps(run: TrainedRun) -> int | None:

@@ -82,7 +82,7 @@ def _curve(records: Mapping[str, TrainingRecord], path: Path, trained: int | Non
     if not curves:
         return False
     parts = ("mean", "lower_quartile", "upper_quartile")
-    mean = (np.mean([np.array(getattr(curve, part), float) for curve in curves], axis=0) for part in parts)
+    mean = (tuple(np.mean([np.array(getattr(curve, part), float) for curve in curves], axis=0)) for part in parts)
     text = "RNN-EM" if len(curves) == 1 else f"RNN-EM, mean of {len(curves)} runs"
     save_figure(score_curve({text: StepCurve(*mean)}, trained), path)
     return True

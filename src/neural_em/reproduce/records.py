@@ -14,6 +14,7 @@ from neural_em.evaluation import Curve, Result, Summary
 from neural_em.experiments.evaluation import INDIFFERENT, stored
 from neural_em.files import make, write_whole
 from neural_em.presets import Experiment
+from neural_em.report.curves import StepCurve
 from neural_em.reproduce.plan import Training
 from neural_em.runs.find import TrainedRun, find_runs, read_experiment
 from neural_em.runs.folder import CONFIG, sub_folders
@@ -35,20 +36,6 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class MeanCurve:
-    """One score at each step."""
-
-    mean: tuple[float | None, ...]
-    lower_quartile: tuple[float | None, ...]
-    upper_quartile: tuple[float | None, ...]
-
-    def __post_init__(self) -> None:
-        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
-        if len(set(lengths)) > 1:
-            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
-
-
-@dataclass(frozen=True)
 class Scores:
     """One evaluation of a run; its parts are those of `neural_em.evaluation.Result`."""
 
@@ -56,7 +43,7 @@ class Scores:
     mean_over_steps: dict[str, Mean]
     whole_sequence: dict[str, Mean] = field(default_factory=dict)
     baselines: dict[str, dict[str, Mean]] = field(default_factory=dict)
-    curves: dict[str, MeanCurve] = field(default_factory=dict)
+    curves: dict[str, StepCurve] = field(default_factory=dict)
     options: str | None = None
     components: int | None = None
     sequences: int | None = None
@@ -64,7 +51,7 @@ class Scores:
     note: str | None = None
     unscored_sequences: int | None = None
     made: dict[str, float | str | None] = field(default_factory=dict)
-    rollout: dict[str, MeanCurve] = field(default_factory=dict)
+    rollout: dict[str, StepCurve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -240,9 +227,9 @@ def _scores(result: Result, options: str) -> Scores:
     )  # fmt: skip
 
 
-def _curves(curves: Mapping[str, Curve], names: Iterable[str]) -> dict[str, MeanCurve]:
+def _curves(curves: Mapping[str, Curve], names: Iterable[str]) -> dict[str, StepCurve]:
     return {
-        name: MeanCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
+        name: StepCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
         for name, curve in curves.items()
         if name in names
     }
