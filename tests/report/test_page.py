@@ -15,7 +15,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.report.colours import palette
 from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport, render_page, write_page
-from neural_em.report.players import png
+from neural_em.report.players import encoded
 
 HOSTILE = "</script><script>alert('$title')</script>\"'<img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -108,7 +108,7 @@ def test_sprites_hold_the_exact_colours_of_every_step(squares):
 def test_png_is_exact_below_and_above_256_colours():
     rng = np.random.default_rng(2)
     for picture in (rng.integers(0, 256, (40, 40, 3), dtype=np.uint8), np.zeros((3, 2, 3), np.uint8)):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(png(picture))).convert("RGB")), picture)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(picture))).convert("RGB")), picture)
 
 
 def test_nothing_is_loaded_from_outside(squares):

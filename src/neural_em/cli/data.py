@@ -93,7 +93,7 @@ def _preview(config: Any, seed: int, path: Path) -> None:
     import torch
 
     from neural_em.data.load import load_split
-    from neural_em.report.preview import write_preview
+    from neural_em.report.panels import write_preview
 
     sequences = load_split(config, "training", seed, size=_PREVIEWED).batch(torch.arange(_PREVIEWED))
     assert sequences.groups is not None

@@ -69,28 +69,23 @@ def player(
     )
 
 
-def png(rgb: Pixels) -> bytes:
-    """The picture (H,W,3) as the smallest exact PNG: with a palette where 256 colours suffice."""
-    colours, index = distinct(rgb)
-    image = Image.fromarray(rgb)
-    if len(colours) <= 256:
-        image = Image.fromarray(index.astype(np.uint8), "P")
-        image.putpalette(colours.tobytes())
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def _jpeg(rgb: Pixels) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, "JPEG", quality=80)
+def encoded(rgb: Pixels, kind: str = "png") -> bytes:
+    """The picture (H,W,3) as JPEG, or as the smallest exact PNG: with a palette where 256 colours suffice."""
+    image, buffer = Image.fromarray(rgb), io.BytesIO()
+    if kind == "png":
+        colours, index = distinct(rgb)
+        if len(colours) <= 256:
+            image = Image.fromarray(index.astype(np.uint8), "P")
+            image.putpalette(colours.tobytes())
+    image.save(buffer, kind, optimize=kind == "png", quality=80)
     return buffer.getvalue()
 
 
 def _panel(name: str, strip: Pixels, colour: str | None = None, photo: bool = False) -> str:
     _, height, width, _ = strip.shape
     picture, columns = sprite(strip)
-    kind, data = ("jpeg", _jpeg(picture)) if photo else ("png", png(picture))
+    kind = "jpeg" if photo else "png"
+    data = encoded(picture, kind)
     border = f' style="border-color: {colour}"' if colour else ' class="photo"' if photo else ""
     return (
         f'<figure class="panel"><canvas role="img" aria-label="{name}" width="{width}" height="{height}"{border} '
