@@ -51,8 +51,8 @@ def reproduce(
     from neural_em.reproduce.plan import QUICK_SEEDS
     from neural_em.reproduce.work import QUICK_RUNS, RESULTS, RUNS
 
-    relational = any(name in RelationalReproduction.names() for name in experiments or ())
-    of_page = RelationalReproduction if relational else Reproduction
+    of_balls = (*RelationalReproduction.trainings, *RelationalReproduction.groups)
+    of_page = RelationalReproduction if any(name in of_balls for name in experiments or ()) else Reproduction
     trainings = of_page.chosen(experiments or (), quick)
     runs = runs or (QUICK_RUNS if quick else RUNS)
     out = out or (runs / "results" if quick else RESULTS)

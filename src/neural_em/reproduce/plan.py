@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neural_em import config as configs
-from neural_em.errors import unknown
 from neural_em.experiments import Experiment, build
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce.paper import COMPARED, TABLE_1
@@ -163,19 +162,3 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "tagger": tuple(f"{name}{ending}" for name, _, ending in COMPARED),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }
-
-
-def chosen(
-    names: Iterable[str],
-    quick: bool = False,
-    trainings: Mapping[str, Training] = TRAININGS,
-    groups: Mapping[str, Sequence[str]] = GROUPS,
-) -> list[Training]:
-    """The trainings behind some names of trainings or groups, each once, in the order of the list; all for none."""
-    wanted: set[str] = set()
-    for name in names:
-        if name not in trainings and name not in groups:
-            unknown("experiment", name, [*trainings, *groups])
-        wanted |= set(groups.get(name, (name,)))
-    found = [training for name, training in trainings.items() if name in wanted or not wanted]
-    return [training.small() for training in found] if quick else found

@@ -128,11 +128,8 @@ def write_record(path: Path, record: TrainingRecord) -> None:
     """Writes a record, whole or not at all."""
     values = configs.to_dict(record)
     for run in values["runs"].values():
-        for part, name in (
-            (run, "stage_epochs"),
-            (run, "settings"),
-            *((each, "rollout") for each in run["evaluations"].values()),
-        ):
+        rollouts = [(each, "rollout") for each in run["evaluations"].values()]
+        for part, name in ((run, "stage_epochs"), (run, "settings"), *rollouts):
             if not part[name]:
                 del part[name]
     make(path.parent)
