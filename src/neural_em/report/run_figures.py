@@ -13,15 +13,8 @@ from numpy.typing import NDArray
 
 from neural_em.errors import NeuralEMError, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.report import figures
 from neural_em.report.animation import save_animation
-from neural_em.report.figures import (
-    FORMATS,
-    attention_figure,
-    rollout_figure,
-    save_figure,
-    sequence_figure,
-    static_figure,
-)
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
 from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, trained_steps
@@ -87,7 +80,7 @@ def _shows_images(subject: Subject, run: TrainedRun) -> bool:
 
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
     """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
-    paths = [save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in FORMATS]
+    paths = [figures.save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in figures.FORMATS]
     if drawing.sequence is not None:
         paths += [save_animation(drawing.sequence, folder / f"{drawing.name}.{kind}") for kind in animations]
     return paths
@@ -96,12 +89,12 @@ def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list
 def save_as(drawing: Drawing, path: Path) -> Path:
     """Writes a drawing into one file, in the format that its name asks for."""
     kind = path.suffix.lower().lstrip(".")
-    if kind in FORMATS:
-        return save_figure(drawing.figure, path)
+    if kind in figures.FORMATS:
+        return figures.save_figure(drawing.figure, path)
     if kind not in ANIMATIONS:
-        unknown(f"{path}: format", kind, (*FORMATS, *ANIMATIONS))
+        unknown(f"{path}: format", kind, (*figures.FORMATS, *ANIMATIONS))
     if drawing.sequence is None:
-        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(FORMATS)}")
+        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(figures.FORMATS)}")
     return save_animation(drawing.sequence, path)
 
 
@@ -117,12 +110,14 @@ def _over_time(
 
 
 def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)), subject)
+    return _over_time(
+        subject, "sequence", lambda report: figures.sequence_figure(report, _columns(1, report.steps)), subject
+    )
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    return _over_time(subject, "rollout", lambda report: rollout_figure(report, _last_columns(report)), ahead)
+    return _over_time(subject, "rollout", lambda report: figures.rollout_figure(report, _last_columns(report)), ahead)
 
 
 def _attention(subject: Subject) -> list[Drawing]:
@@ -136,7 +131,7 @@ def _attention(subject: Subject) -> list[Drawing]:
             )
 
     def figure(report: SequenceReport) -> Figure:
-        return attention_figure(report, _last_columns(report) if report.rollout else _columns(1, report.steps))
+        return figures.attention_figure(report, _last_columns(report) if report.rollout else _columns(1, report.steps))
 
     return _over_time(subject, "attention", figure, subject)
 
@@ -167,7 +162,7 @@ def _groupings(reports: Sequence[SequenceReport]) -> Figure:
     scored = zip(names, (report.score for report in reports), strict=True)
     names = [name if score is None else f"{name}: AMI {score:.2f}" for name, score in scored]
     few = None if len(gamma) <= 15 else _whole(np.geomspace(1, len(gamma), 12))  # the first steps change most
-    return static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
+    return figures.static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
 
 
 def _curve(subject: Subject) -> list[Drawing]:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
 
+from neural_em.data import Dataset
 from neural_em.errors import NeuralEMError
 from neural_em.files import checksum, told, write_whole
 from neural_em.model import BaseConfig, Model
@@ -33,10 +34,6 @@ from neural_em.training.loop import Callback, Run
 from neural_em.training.state import NOT_A_NUMBER, Progress, Snapshot
 from neural_em.training.stop import Stop
 from neural_em.training.turns import Steps
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
-
 
 EVENTS = "tensorboard"
 NO_EVENTS = "no TensorBoard events are written: tensorboard is not installed (pip install neural-em[tensorboard])"
