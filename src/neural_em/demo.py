@@ -44,10 +44,7 @@ class Demo:
 def demo(out: str | os.PathLike[str] = "demo", device: str = "auto", say: Callable[[str], None] = print) -> Demo:
     """Groups freshly made sequences and writes what came of it, as a page and an animation.
 
-    Args:
-        out: the folder; one that holds an earlier demo and nothing else is replaced.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        say: called with a line about each thing that takes time.
+    A folder ``out`` that holds an earlier demo and nothing else is replaced; ``say`` is told what takes time.
     """
     with new_folder(out, (PAGE, ANIMATION)) as folder:
         (run,) = find_runs([MODEL]).runs

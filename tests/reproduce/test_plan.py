@@ -10,9 +10,8 @@ import pytest
 from neural_em.errors import NeuralEMError
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction
-from neural_em.reproduce.cells import cells
 from neural_em.reproduce.paper import COMPARED
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 # the rows of the paper's Table 1, as they are printed: train, test, test generalization

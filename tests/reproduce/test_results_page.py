@@ -16,8 +16,7 @@ from neural_em.experiments import build
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.report.run_figures import bce_bars
 from neural_em.reproduce import NUMBERS, TRAININGS, Reproduction, pictures
-from neural_em.reproduce.cells import cells
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 

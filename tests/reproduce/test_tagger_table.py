@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from neural_em.reproduce import GROUPS, TRAININGS, Reproduction
-from neural_em.reproduce.cells import cells
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 

@@ -46,6 +46,7 @@ def evaluate(
     Your own data are fitted to the model. The paper's variations: three digits, --objects 3 --components 3; static
     digits, --static --steps 50; longer sequences, --steps 50.
     """
+    from neural_em.evaluation import result_table
     from neural_em.experiments.evaluation import Evaluation, Evaluator, differences
     from neural_em.runs.find import find_runs
 
@@ -61,7 +62,10 @@ def evaluate(
             results.append(evaluator.result(run, evaluation))
             paths.append(_write(run, results[-1], evaluation, out, alone=len(found.runs) == 1))
     if len(results) == 1:
-        _show(found.runs[0], results[0])
+        trained, used = found.runs[0].experiment.training.components, results[0].settings["components"]
+        typer.echo(f"{found.runs[0].name}: {result_table(results[0])}")
+        if trained != used:
+            typer.echo(f"trained with {trained} components, evaluated with {used}")
         typer.echo(paths[0] or "not written: a weight file has no run folder; name a folder with --out")
     else:
         for run, result in zip(found.runs, results, strict=True):
@@ -83,15 +87,6 @@ def _write(run: Any, result: Any, evaluation: Any, out: Path | None, alone: bool
     if out is not None:
         return write_result(result, out, name if alone else f"{name}-{run.name.replace('/', '-')}")
     return None if run.folder is None else write_result(result, run.folder / EVALUATIONS, name)
-
-
-def _show(run: Any, result: Any) -> None:
-    from neural_em.evaluation import result_table
-
-    trained, used = run.experiment.training.components, result.settings["components"]
-    typer.echo(f"{run.name}: {result_table(result)}")
-    if trained != used:
-        typer.echo(f"trained with {trained} components, evaluated with {used}")
 
 
 def _show_line(run: Any, result: Any) -> None:

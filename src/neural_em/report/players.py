@@ -29,14 +29,10 @@ def player(
     sequence: SequenceReport, heading: str, photos: Mapping[str, Pixels] | None = None, texts: Sequence[str] = (),
     delay: int = DELAY,
 ) -> str:  # fmt: skip
-    """The HTML of one player under a heading, which is HTML already.
+    """The HTML of one player under a heading, which is HTML already; ``texts``, one a step, stand beside it.
 
-    Args:
-        sequence: what to show.
-        heading: HTML.
-        photos: larger pictures (T,H,W,3) of the same frames, by name, which come first and need not be exact.
-        texts: one for each step, beside the heading.
-        delay: milliseconds of a step while playing.
+    ``photos`` are larger pictures (T,H,W,3) of the same frames, by name, which come first and need not be exact.
+    ``delay`` is milliseconds of a step while playing.
     """
     large = "".join(_panel(name, strip, photo=True) for name, strip in (photos or {}).items())
     large = large and f'<div class="panels photos">{large}</div>'

@@ -94,10 +94,7 @@ def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = Non
 def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str) -> Figure:
     """Errors by step: the mean over runs as a line, from the lowest to the highest run as a band.
 
-    Args:
-        curves: by model, each run's errors, all of one length.
-        x: what the steps are.
-        y: what the error is.
+    ``curves``: by model, each run's errors, all of one length; ``x`` and ``y`` say what steps and errors are.
     """
     figure, (axes,) = new_figure(5.4, 3.5)
     lines = []
@@ -135,10 +132,9 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
                     "no run", (x, 0), (0, 3), textcoords="offset points", ha="center", rotation=90, fontsize=9
                 )
                 continue
-            spread = values.std(ddof=1) if len(values) > 1 else None
             axes.bar(x, values.mean(), width * 0.92, color=_colour(index), alpha=0.85, label=text)
-            if spread is not None:
-                axes.errorbar(x, values.mean(), spread, color=INK, capsize=4, linewidth=1.3)
+            if len(values) > 1:
+                axes.errorbar(x, values.mean(), values.std(ddof=1), color=INK, capsize=4, linewidth=1.3)
                 axes.plot(np.full(len(values), x), values, ".", color=INK, markersize=4, alpha=0.6)
     axes.set_xticks(range(len(objects)), [str(count) for count in objects])
     axes.set_ylim(bottom=0)

@@ -144,10 +144,8 @@ def _average(results: Sequence[Result]) -> Result:
         return first
     values = {}
     for name in first.per_sequence:
-        columns = zip(*(result.per_sequence[name] for result in results), strict=True)
-        values[name] = tuple(
-            None if any(v is None for v in column) else sum(filter(None, column)) / len(column) for column in columns
-        )
+        means = np.mean([np.array(result.per_sequence[name], np.float64) for result in results], axis=0)
+        values[name] = tuple(None if np.isnan(mean) else float(mean) for mean in means)
     return replace(first, per_sequence=values)
 
 

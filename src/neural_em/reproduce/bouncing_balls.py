@@ -13,8 +13,7 @@ from typing import ClassVar
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import error_curves
-from neural_em.report.tables import MISSING, markdown_table
-from neural_em.reproduce.cells import over_runs
+from neural_em.report.tables import MISSING, markdown_table, over_runs
 from neural_em.reproduce.pictures import draw_run
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of

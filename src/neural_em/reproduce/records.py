@@ -159,12 +159,6 @@ def _fixed(training: Training, experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in free}
 
 
-def _chosen_settings(training: Training, experiment: Experiment) -> dict[str, Any]:
-    """The settings that a run was free to choose, where they are not its preset's."""
-    found, usual = configs.flat(experiment), configs.flat(training.experiment())
-    return {key: found[key] for key in sorted(training.free) if found.get(key) != usual.get(key)}
-
-
 def finished(path: Path, experiment: Experiment) -> bool:
     """Whether nothing is left to train in a seed's folder; one that met not-a-number is over too."""
     record = Record.read(path)
@@ -198,7 +192,9 @@ def _run(training: Training, path: Path) -> SeedRecord:
         seed = replace(seed, seconds=seconds, stage_epochs=tuple(stage.epochs for stage in stages))
     try:
         experiment = read_experiment(path)[0]
-        seed = replace(seed, settings=_chosen_settings(training, experiment))
+        now, usual = configs.flat(experiment), configs.flat(training.experiment())
+        chosen = {key: now[key] for key in sorted(training.free) if now.get(key) != usual.get(key)}
+        seed = replace(seed, settings=chosen)
         wrong = wrong_settings(training, experiment)
         if wrong:
             return replace(seed, problem=f"not counted, other settings: {wrong}")

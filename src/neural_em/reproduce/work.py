@@ -20,11 +20,10 @@ from neural_em.experiments.evaluation import Evaluator, stored
 from neural_em.files import make, replacing, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce import records as recorded
-from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import TrainingRecord, usable, wrong_settings
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import Cell, cells, render
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.folder import RunFolder
 from neural_em.runs.record import read_object
@@ -94,9 +93,13 @@ class Reproduction:
             self._write_cells([])
         with _threads(1 if self.quick else None):  # what is so small is slower on more
             for training in trainings:
-                met = [problem for work in (self._train, self._evaluate) if (problem := _problem(work, training))]
-                for problem in met:
-                    self.say(f"{training.name}: {problem}")
+                met = []
+                for work in (self._train, self._evaluate):
+                    try:
+                        work(training)
+                    except NeuralEMError as error:
+                        met.append(str(error))
+                        self.say(f"{training.name}: {error}")
                 self.problems += [f"{training.name}: {'; '.join(met)}"] if met else []
                 self._record(training)  # at once: a kill later on loses nothing
                 if self.interrupted or self._left() == 0:
@@ -166,15 +169,6 @@ class Reproduction:
     def _left(self) -> float:
         """Seconds left; infinite where nobody set an end."""
         return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-
-def _problem(work: Callable[[Training], None], training: Training) -> str:
-    """What kept work on a training from ending well; empty for nothing."""
-    try:
-        work(training)
-    except NeuralEMError as error:
-        return str(error)
-    return ""
 
 
 def _holds_results(folder: Path) -> bool:
