@@ -7,8 +7,7 @@ import pytest
 
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import Curve
-from neural_em.report.curves import LOSS, SCORE, StepCurve, columns, series, words
-from neural_em.report.plots import step_lines
+from neural_em.report.plots import LOSS, SCORE, StepCurve, columns, series, step_lines, words
 
 
 def test_quartiles_agree_with_the_standard_library():

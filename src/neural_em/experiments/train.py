@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, check_integer, refuse
 from neural_em.experiments.initial_weights import first_weights
 from neural_em.experiments.own_data import as_seen, check_trainable, pixels_note
 from neural_em.files import write_whole
@@ -46,7 +46,7 @@ def train(
     callbacks: Iterable[Callback] = (),
     quiet: bool = False,
 ) -> list[Outcome]:
-    """Trains an experiment into its run folder, from where it stopped.
+    """Trains an experiment into its run folder, from where it stopped; gives what came of each seed.
 
     Args:
         experiment: what to train.
@@ -57,12 +57,8 @@ def train(
         resume: refuse to begin a new run.
         callbacks: as for `neural_em.training.fit`; the event's ``run`` says which of the runs it is about.
         quiet: show nothing.
-
-    Returns:
-        What came of each seed.
     """
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
-        refuse("seeds", "an integer from 1 to 1000", repr(seeds))
+    seeds = check_integer("seeds", seeds, 1, 1000)
     path = run_path(experiment, run, seeds)
     if resume and not path.is_dir() and distributed.is_first():
         refuse(f"{path}", "a run folder to resume", "nothing there")

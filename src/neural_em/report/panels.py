@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from neural_em.errors import refuse
+from neural_em.errors import check_integer, refuse
 from neural_em.files import replacing
 from neural_em.report.colours import BLACK, LIMIT, WHITE, Pixels, as_components, blend, colour_groups, palette
 
@@ -110,8 +110,7 @@ def to_rgb(frames: Any) -> Pixels:
 
 def magnify(rgb: Pixels, factor: int) -> Pixels:
     """RGB (...,H,W,3) with every pixel drawn as a square of ``factor`` pixels."""
-    if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or not 1 <= factor <= 64:
-        refuse("magnification", "an integer from 1 to 64", repr(factor))
+    factor = check_integer("magnification", factor, 1, 64)
     return rgb.repeat(factor, axis=-3).repeat(factor, axis=-2)
 
 

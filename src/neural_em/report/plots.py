@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,15 +14,70 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from neural_em.errors import refuse
-from neural_em.report.curves import LOSS, SCORE, AnyCurve, Metrics, columns, series, words
+from neural_em.evaluation import Curve
 
+LOSS, SCORE = re.compile(r"loss"), re.compile(r"(^|[^a-z])(ami|ari)([^a-z]|$)")  # what logged columns are called
+Metrics = Sequence[Mapping[str, Any]]
+Values = NDArray[np.float64]
 INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
 LAST = 4  # growth is looked at over the last factor of four, where fixed costs are small
+
+
+@dataclass(frozen=True)
+class StepCurve:
+    """A score at each step: its mean over the data and the lower and upper quartile; a part of `Curve`."""
+
+    mean: tuple[float | None, ...]
+    lower_quartile: tuple[float | None, ...]
+    upper_quartile: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
+        if len(set(lengths)) > 1:
+            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
+
+
+AnyCurve = Curve | StepCurve
+
+
+def series(rows: Metrics, key: str) -> tuple[Values, Values]:
+    """One logged number over epochs: the epochs and the values, leaving out rows without a finite number.
+
+    Rows that do not say their epoch count from 1.
+    """
+    points = []
+    for index, row in enumerate(rows, start=1):
+        x, y = _number(row.get("epoch", index)), _number(row.get(key))
+        if math.isfinite(x) and math.isfinite(y):
+            points.append((x, y))
+    array = np.array(sorted(points), np.float64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+def columns(rows: Metrics, names: re.Pattern[str]) -> list[str]:
+    """The logged columns whose names fit and that hold a number somewhere, in the order they first come."""
+    cells = (cell for row in rows for cell in row.items())
+    return list(dict.fromkeys(key for key, value in cells if names.search(key.lower()) and np.isfinite(_number(value))))
+
+
+def words(key: str) -> str:
+    """A column's name for people: 'validation_ami_last' is 'validation AMI last'."""
+    parts = re.split(r"[_/.\s]+", key)
+    return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
+
+
+def _number(value: Any) -> float:
+    """The value as a number; anything else, such as an empty cell of a CSV file, is NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 class Line(NamedTuple):
@@ -77,8 +134,6 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "
 
 def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
     """A score per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
-    if not curves:
-        refuse("curves", "at least one", "none")
     figure, (axes,) = new_figure(5.4, 3.5)
     lines = step_lines(curves)
     draw_lines(axes, lines, "EM step", label, training_steps)
@@ -113,18 +168,12 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
 
     ``errors``: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
     """
-    if not errors or any(len(values) != len(objects) for values in errors.values()):
-        refuse(
-            "errors", f"one list of runs for each of {list(objects)} objects", {k: len(v) for k, v in errors.items()}
-        )
     figure, (axes,) = new_figure(4.8, 3.5)
     width = 0.8 / len(errors)
     for index, (name, cells) in enumerate(errors.items()):
         offset = (index - (len(errors) - 1) / 2) * width
         for place, cell in enumerate(cells):
             values = np.asarray(cell, np.float64)
-            if not np.isfinite(values).all():
-                refuse(f"errors of {name}", "finite numbers", values.tolist())
             x, text = place + offset, name if place == 0 else None
             if not len(values):
                 axes.bar(x, 0, width * 0.92, color=_colour(index), label=text)
@@ -145,8 +194,6 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
 
 def learning_curves(runs: Mapping[str, Metrics]) -> Figure:
     """Each run's losses and AMI or ARI scores over epochs, in two panels; one without any data says so."""
-    if not runs:
-        refuse("runs", "at least one", "none")
     figure, panels = new_figure(9.2, 3.6, 2)
     for axes, wanted, label in zip(panels, (LOSS, SCORE), ("loss", "score"), strict=True):
         lines = learning_lines(runs, wanted)
@@ -170,8 +217,6 @@ def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: st
 
     ``measured``: by series, sizes and costs, each (n,), all positive; ``x`` and ``y`` say what they are, with the unit.
     """
-    if not measured:
-        refuse("measured", "at least one series", "none")
     figure, (axes,) = new_figure(5.2, 3.8)
     for index, (name, (sizes, costs)) in enumerate(measured.items()):
         sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neural_em.errors import NeuralEMError
-from neural_em.report.curves import StepCurve
 from neural_em.report.figures import save_figure
-from neural_em.report.plots import score_curve
+from neural_em.report.plots import StepCurve, score_curve
 from neural_em.report.run_figures import KINDS, Subject, bce_bars, model_name
 from neural_em.reproduce.plan import GROUPS, TRAININGS
 from neural_em.reproduce.records import TrainingRecord, evaluated, mean_of, usable

@@ -14,7 +14,7 @@ from neural_em.evaluation import Curve, Result, Summary
 from neural_em.experiments.evaluation import INDIFFERENT, stored
 from neural_em.files import make, write_whole
 from neural_em.presets import Experiment
-from neural_em.report.curves import StepCurve
+from neural_em.report.plots import StepCurve
 from neural_em.reproduce.plan import Training
 from neural_em.runs.find import TrainedRun, find_runs, read_experiment
 from neural_em.runs.folder import CONFIG, sub_folders

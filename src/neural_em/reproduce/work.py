@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from neural_em.errors import NeuralEMError, refuse, unknown
+from neural_em.errors import NeuralEMError, check_integer, refuse, unknown
 from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
 from neural_em.files import make, replacing, write_whole
@@ -61,8 +61,7 @@ class Reproduction:
         """Refuses to mix toy runs with results."""
         if self.quick and _holds_results(self.out):
             refuse("out", "a folder outside of results/ for runs of toy size", f"{self.out}")
-        if self.seeds < 1:
-            refuse("seeds", "an integer >= 1", self.seeds)
+        check_integer("seeds", self.seeds, 1)
         if self.max_minutes is not None and self.max_minutes <= 0:
             refuse("max-minutes", "a number above 0", self.max_minutes)
         self._deadline = None if self.max_minutes is None else time.monotonic() + 60 * self.max_minutes
