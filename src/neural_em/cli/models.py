@@ -43,9 +43,7 @@ def export(
         typer.echo(f"{what}: {path}")
 
 
-def demo(
-    out: Annotated[Path, option("Folder to write.")] = Path("demo"), device: Device = "auto"
-) -> None:  # fmt: skip
+def demo(out: Annotated[Path, option("Folder to write.")] = Path("demo"), device: Device = "auto") -> None:
     """Find the objects in new moving shapes; write a page and a GIF."""
     from neural_em.demo import demo as run
 

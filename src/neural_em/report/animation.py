@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from pathlib import Path
 
@@ -56,10 +55,8 @@ def animation_frames(
 def _below(rows: list[Pixels]) -> Pixels:
     """Pictures one below the other, on one ground."""
     wide = max(row.shape[1] for row in rows)
-    canvas: Pixels = np.full((sum(map(len, rows)), wide, 3), GROUND, np.uint8)
-    for row, top in zip(rows, itertools.accumulate(map(len, rows[:-1]), initial=0), strict=True):
-        canvas[top : top + len(row), : row.shape[1]] = row
-    return canvas
+    rests = [np.full((len(row), wide - row.shape[1], 3), GROUND, np.uint8) for row in rows]
+    return np.concatenate([np.hstack(pair) for pair in zip(rows, rests, strict=True)])
 
 
 def save_animation(

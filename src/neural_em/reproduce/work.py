@@ -17,7 +17,7 @@ import torch
 from neural_em.errors import NeuralEMError, check_integer, refuse, unknown
 from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
-from neural_em.files import make, replacing, write_whole
+from neural_em.files import make, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce import records as recorded
 from neural_em.reproduce.pictures import draw_all
@@ -111,9 +111,7 @@ class Reproduction:
         records = {training.name: self._record(training) for training in self.chosen((), self.quick)}
         records = {name: record for name, record in records.items() if record.runs}
         make(self.out)
-        text = self.written(records)
-        with replacing(self.out / self.page, make_folder=True) as partial:
-            partial.write_bytes(text.encode(errors="backslashreplace"))
+        write_whole(self.out / self.page, self.written(records).encode(errors="backslashreplace"))
         return self.out / self.page
 
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
