@@ -99,25 +99,26 @@ def save_as(drawing: Drawing, path: Path) -> Path:
 
 
 def _over_time(
-    subject: Subject, name: str, figure: Callable[[SequenceReport], Figure], shown: Subject
+    subject: Subject, name: str, draw: Callable[[SequenceReport, list[int]], Figure], shown: Subject
 ) -> list[Drawing]:
-    """A drawing of each sequence that is shown of each run."""
-    return [
-        Drawing(subject.named(name, run, report.label), figure(report), report)
-        for run in subject.runs
-        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",)))
-    ]
+    """A drawing of each sequence that is shown of each run: all its steps, or those without input and some before."""
+    drawings = []
+    for run in subject.runs:
+        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",))):
+            last = report.rollout and name != "sequence"
+            first = max(1, report.steps - report.rollout - BEFORE + 1) if last else 1
+            steps = _whole(np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1)))
+            drawings.append(Drawing(subject.named(name, run, report.label), draw(report, steps), report))
+    return drawings
 
 
 def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(
-        subject, "sequence", lambda report: figures.sequence_figure(report, _columns(1, report.steps)), subject
-    )
+    return _over_time(subject, "sequence", figures.sequence_figure, subject)
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    return _over_time(subject, "rollout", lambda report: figures.rollout_figure(report, _last_columns(report)), ahead)
+    return _over_time(subject, "rollout", figures.rollout_figure, ahead)
 
 
 def _attention(subject: Subject) -> list[Drawing]:
@@ -129,16 +130,7 @@ def _attention(subject: Subject) -> list[Drawing]:
                 f"{run.name}: attention is between two or more components of a model with model.m_step=relational and "
                 "model.attention=true"
             )
-
-    def figure(report: SequenceReport) -> Figure:
-        return figures.attention_figure(report, _last_columns(report) if report.rollout else _columns(1, report.steps))
-
-    return _over_time(subject, "attention", figure, subject)
-
-
-def _last_columns(report: SequenceReport) -> list[int]:
-    """The steps without input and some before them."""
-    return _columns(max(1, report.steps - report.rollout - BEFORE + 1), report.steps)
+    return _over_time(subject, "attention", figures.attention_figure, subject)
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -210,11 +202,6 @@ def _learning(subject: Subject) -> list[Drawing]:
         if not run.metrics:
             raise NeuralEMError(f"{run.name}: learning curves need a run folder with metrics.csv")
     return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
-
-
-def _columns(first: int, last: int) -> list[int]:
-    """Which steps to show side by side, counted from 1: all, or evenly spaced ones."""
-    return _whole(np.linspace(first, last, min(MOST_COLUMNS, last - first + 1)))
 
 
 def _whole(numbers: NDArray[np.float64]) -> list[int]:
