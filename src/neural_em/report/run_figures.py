@@ -17,7 +17,7 @@ from neural_em.report import figures
 from neural_em.report.animation import save_animation
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
-from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, trained_steps
+from neural_em.report.run_reports import choose, scores, sequences, trained_steps
 from neural_em.runs.find import TrainedRun
 
 LONG = 50  # steps of the paper's curve
@@ -45,13 +45,12 @@ class Subject:
     runs: Sequence[TrainedRun]  # trained runs
     evaluation: Evaluation  # on what data they are shown
     picks: Sequence[str] = ()  # ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure
-    size: int | None = ENOUGH  # sequences to score where nobody did before; ``None`` for the whole split
 
     def chosen(self, run: TrainedRun, usual: Sequence[str]) -> dict[str, int]:
         """The sequences to show of a run."""
         picks = list(self.picks or usual)
         named = any(not str(pick).isdigit() for pick in picks)
-        return choose(picks, [scores(self.evaluator, run, self.evaluation, self.size)] if named else [])
+        return choose(picks, [scores(self.evaluator, run, self.evaluation)] if named else [])
 
     def named(self, name: str, run: TrainedRun | None = None, label: str = "") -> str:
         """The file's name: what it shows, of which run if there are several, on which data if they are special."""
@@ -163,7 +162,7 @@ def _curve(subject: Subject) -> list[Drawing]:
         evaluation = replace(evaluation, steps=LONG)
     curves = {}
     for run in subject.runs:
-        result = scores(subject.evaluator, run, evaluation, subject.size)
+        result = scores(subject.evaluator, run, evaluation)
         if not result.has_groups:
             raise NeuralEMError(f"{run.name}: a curve of scores needs true groups; give them with --masks")
         curves[run.name] = result.curves["ami_max"]
@@ -178,7 +177,7 @@ def _bce(subject: Subject) -> list[Drawing]:
         components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
             raise NeuralEMError(f"{run.name}: errors by number of objects need a run on generated shapes")
-        result = scores(subject.evaluator, run, subject.evaluation, subject.size)
+        result = scores(subject.evaluator, run, subject.evaluation)
         error = result.last_step["upper_bound"].mean
         if error is not None:
             cells.setdefault((model_name(components), objects), []).append(error)

@@ -30,14 +30,14 @@ EXAMPLES = ("best", "typical", "worst")
 CURVES = ("ami_max", "ari", "upper_bound")
 
 
-def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, size: int | None = ENOUGH) -> Result:
-    """The run's scores: from an earlier evaluation of the whole split, or of ``size`` sequences, kept for next time.
+def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation) -> Result:
+    """The run's scores: of an earlier evaluation of the whole split, or of enough sequences, kept for next time.
 
-    The evaluation's own size is taken where it has one; ``size`` None is the whole split.
+    The evaluation's own size is taken where it has one.
     """
     found = stored(run, evaluation)
-    if found is None and evaluation.size is None and size is not None and size < _most(run, evaluation):
-        evaluation = replace(evaluation, size=size)
+    if found is None and evaluation.size is None and _most(run, evaluation) > ENOUGH:
+        evaluation = replace(evaluation, size=ENOUGH)
         found = stored(run, evaluation)
     if found is not None:
         return found
@@ -106,20 +106,19 @@ def _attention(model: Model, theta: Tensor) -> Tensor:
     return torch.stack([attention(each) for each in (torch.zeros_like(theta[0]), *theta[:-1])])
 
 
-def run_reports(
-    evaluator: Evaluator, runs: Sequence[TrainedRun], evaluation: Evaluation, size: int | None = ENOUGH
-) -> list[RunReport]:
+def run_reports(evaluator: Evaluator, runs: Sequence[TrainedRun], evaluation: Evaluation) -> list[RunReport]:
     """What a page shows of each run; runs on the same data show the same sequences, side by side."""
-    results = [scores(evaluator, run, evaluation, size) for run in runs]
+    results = [scores(evaluator, run, evaluation) for run in runs]
     shared = len({evaluation.data_config(run) for run in runs}) == 1 and len({r.sequences for r in results}) == 1
     reports = []
     for run, result in zip(runs, results, strict=True):
         chosen = choose(EXAMPLES, results if shared else [result])
         curves = {TITLES[name]: result.curves[name] for name in CURVES if name in result.curves}
-        report = RunReport(run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves)
-        shown = sequences(evaluator, run, evaluation, chosen)
         rollout = {title: result.rollout[name] for name, title in ROLLOUT_TITLES.items() if name in result.rollout}
-        reports.append(replace(report, sequences=shown, training_steps=trained_steps(run), rollout=rollout))
+        reports.append(RunReport(
+            run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves,
+            sequences(evaluator, run, evaluation, chosen), trained_steps(run), rollout,
+        ))  # fmt: skip
     return reports
 
 

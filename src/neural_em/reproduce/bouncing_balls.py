@@ -77,9 +77,10 @@ class RelationalReproduction(Reproduction):
 
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
         """The page's text; draws its pictures."""
-        given, ahead = _lengths(records)
-        parts = ["# Relational Neural EM\n", _LEAD.format(given=given or WITH_INPUT, ahead=ahead or AHEAD)]
-        parts += [TOY if self.quick else "", _alike(records, self.chosen((), self.quick))]
+        trainings = self.chosen((), self.quick)
+        shown = trainings[0].evaluations[FOUR]
+        parts = ["# Relational Neural EM\n", _LEAD.format(given=shown.steps, ahead=shown.rollout)]
+        parts += [TOY if self.quick else "", _alike(records, trainings)]
         for data, about in ((FOUR, "K = 5, as in training."), (MORE, "The same weights, K = 8.")):
             rows = _rows(records, data)
             parts += [f"## {data.capitalize()}\n", f"{about} RNN: K = 1.\n", _scores(rows), _ahead(rows)]
@@ -107,13 +108,6 @@ class RelationalReproduction(Reproduction):
 def _rows(records: Mapping[str, TrainingRecord], data: str) -> dict[str, list[Scores]]:
     """The evaluations of the models that are compared, by their names."""
     return {model: evaluated(records, training, data) for training, model in MODELS.items()}
-
-
-def _lengths(records: Mapping[str, TrainingRecord]) -> tuple[int, int]:
-    """The steps with input and those without, of the evaluations that there are."""
-    every = [each for record in records.values() for run in record.runs.values() for each in run.evaluations.values()]
-    ahead = [len(curve.mean) for scores in every for curve in scores.rollout.values()]
-    return max((scores.steps or 0 for scores in every), default=0), max(ahead, default=0)
 
 
 def _scores(rows: Mapping[str, Sequence[Scores]]) -> str:
