@@ -43,7 +43,7 @@ def test_figures_are_written_whole(name, tmp_path):
 
 
 def test_score_curve_draws_mean_band_and_training_length():
-    figure = score_curve({"run": curve()}, training_steps=20, label="ARI")
+    figure = score_curve({"run": curve()}, training_steps=20)
     (axes,) = figure.axes
     line, marker = axes.get_lines()
     assert np.allclose(line.get_xydata(), np.c_[np.arange(1, 51), curve().mean])
@@ -51,7 +51,7 @@ def test_score_curve_draws_mean_band_and_training_length():
     band = axes.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(curve().lower_quartile[0])
     assert band[:, 1].max() == pytest.approx(curve().upper_quartile[-1])
-    assert axes.get_ylabel() == "ARI"
+    assert axes.get_ylabel() == "AMI (max)"
     assert axes.get_legend().get_texts()[0].get_text() == "run"
 
 

@@ -161,13 +161,11 @@ def draw_preview(frames: NDArray[Any], groups: NDArray[np.uint8] | None, zoom: i
     return magnify(grid(rows, PREVIEW_GAP, PREVIEW_EDGE), zoom)
 
 
-def write_preview(
-    path: str | os.PathLike[str], frames: NDArray[Any], groups: NDArray[np.uint8] | None, zoom: int = 4
-) -> None:
+def write_preview(path: str | os.PathLike[str], frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
     """Draws the preview into an image file; see :func:`draw_preview`."""
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in Image.registered_extensions():
         refuse(os.fspath(path), "the name of an image file, such as preview.png", repr(suffix))
-    picture = Image.fromarray(draw_preview(frames, groups, zoom))
+    picture = Image.fromarray(draw_preview(frames, groups))
     with replacing(path, make_folder=True) as partial:
         picture.save(partial)

@@ -132,11 +132,11 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "
         axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"trained for {mark} steps")
 
 
-def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
-    """A score per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
+def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = None) -> Figure:
+    """AMI per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
     figure, (axes,) = new_figure(5.4, 3.5)
     lines = step_lines(curves)
-    draw_lines(axes, lines, "EM step", label, training_steps)
+    draw_lines(axes, lines, "EM step", "AMI (max)", training_steps)
     axes.set_xlim(1, max(2, *(len(line.x) for line in lines)))
     lowest = min(float(np.nanmin(np.r_[line.lower, line.y, 0])) for line in lines)
     axes.set_ylim(lowest - 0.02 if lowest < 0 else 0, 1)
