@@ -44,10 +44,7 @@ class Demo:
 def demo(out: str | os.PathLike[str] = "demo", device: str = "auto", say: Callable[[str], None] = print) -> Demo:
     """Groups freshly made sequences and writes what came of it, as a page and an animation.
 
-    Args:
-        out: the folder; one that holds an earlier demo and nothing else is replaced.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        say: called with a line about each thing that takes time.
+    A folder ``out`` that holds an earlier demo and nothing else is replaced; ``say`` is told what takes time.
     """
     with new_folder(out, (PAGE, ANIMATION)) as folder:
         (run,) = find_runs([MODEL]).runs
@@ -67,5 +64,6 @@ def _report(run: TrainedRun, device: str) -> tuple[RunReport, float]:
     first = sequences(evaluator, run, evaluation, {f"sequence {n + 1}": n for n in range(SHOWN)})
     worst = [sequence for sequence in report.sequences if sequence.label == "worst"]
     known = {name: value for name, value in configs.flat(report.evaluation).items() if value is not None}
-    score = float(report.curves[TITLES["ami_max"]].mean[-1])
+    score = report.curves[TITLES["ami_max"]].mean[-1]
+    assert score is not None  # shapes are scored
     return replace(report, sequences=[*first, *worst], evaluation=known), score

@@ -107,93 +107,66 @@ class Experiment(Checked):
         return f"{name}-seed{first}" if seeds == 1 else f"{name}-seeds{first}-{first + seeds - 1}"
 
 
-_FLYING_SHAPES = Experiment(
-    "flying-shapes", network("flying-shapes"), DataConfig("flying-shapes"), TrainingConfig(components=3)
-)
-_FLYING_MNIST = Experiment(
-    "flying-mnist", network("flying-mnist"), DataConfig("flying-mnist"),
-    TrainingConfig(components=2, learning_rate=0.0005),
-)  # fmt: skip
+def _new(name: str, model: BaseConfig | None = None, data: DataConfig | None = None, **training: Any) -> Experiment:
+    """An experiment; its network and its data are those of its name unless others are given."""
+    return Experiment(name, model or network(name), data or DataConfig(name), TrainingConfig(**training))
+
+
+_FALLING: dict[str, Any] = {"patience": None, "schedule": "cosine"}  # a learning rate that falls to zero
+_STATIC, _GROUND = DataConfig("static-shapes"), {"ground": "colour"}
+_BETTER = replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3)
+_FLYING_SHAPES = _new("flying-shapes", components=3)
+_FLYING_MNIST = _new("flying-mnist", components=2, learning_rate=0.0005)
 _STAGES = (
     ("data.digits=20", "training.learning_rate=0.001"),
     ("data.digits=500", "training.learning_rate=0.0005"),
     ("data.digits=null", "training.learning_rate=0.0005"),
 )
-
 _IN_WINDOWS = replace(network("bouncing-balls"), window=0.24)
-_BALLS = Experiment(
-    "bouncing-balls", _IN_WINDOWS, DataConfig("bouncing-balls"),
-    TrainingConfig(components=5, steps=30, learning_rate=0.0005, epochs=10, patience=None, schedule="cosine"),
-)  # fmt: skip
-_COLOUR = TrainingConfig(components=5, epochs=4, patience=None, schedule="cosine")
 _WITHOUT_RELATIONS = replace(_IN_WINDOWS, m_step="recurrent")
-_TAGGER = Experiment(
+_BALLS = _new("bouncing-balls", _IN_WINDOWS, components=5, steps=30, learning_rate=0.0005, epochs=10, **_FALLING)
+_TAGGER = _new(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
-    TrainingConfig(components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None),
+    components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None,
 )  # fmt: skip
 
-PRESETS: dict[str, Experiment] = {
-    "static-shapes": Experiment(
-        "static-shapes", network("static-shapes"), DataConfig("static-shapes"), TrainingConfig(components=4)
-    ),
-    "static-shapes-nem": Experiment(
-        "static-shapes-nem", network("static-shapes-nem"), DataConfig("static-shapes"), TrainingConfig(components=4)
-    ),
-    "flying-shapes": _FLYING_SHAPES,
-    "flying-mnist": _FLYING_MNIST,
-    "flying-mnist-staged": replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES, carry_optimizer=True),
-    "static-shapes-plus": Experiment(
-        "static-shapes-plus",
-        replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3, theta_size=500),
-        DataConfig("static-shapes"),
-        TrainingConfig(components=4, learning_rate=0.003, epochs=100, patience=None, schedule="cosine"),
-    ),
-    "static-shapes-quick": Experiment(
-        "static-shapes-quick",
-        replace(network("static-shapes"), layer_norm=True, loss_steps="every", inter_weight=0.3),
-        DataConfig("static-shapes", train_size=10_000),
-        TrainingConfig(components=4, learning_rate=0.003, epochs=5, patience=None, schedule="cosine"),
-    ),
-    "flying-shapes-plus": replace(
-        _FLYING_SHAPES, name="flying-shapes-plus",
-        training=TrainingConfig(components=3, epochs=40, patience=None, schedule="cosine"),
-    ),
-    "flying-mnist-plus": replace(
+_ALL = (
+    _new("static-shapes", components=4),
+    _new("static-shapes-nem", data=_STATIC, components=4),
+    _FLYING_SHAPES,
+    _FLYING_MNIST,
+    replace(_FLYING_MNIST, name="flying-mnist-staged", stages=_STAGES, carry_optimizer=True),
+    _new("static-shapes-plus", replace(_BETTER, theta_size=500), _STATIC,
+         components=4, learning_rate=0.003, epochs=100, **_FALLING),
+    _new("static-shapes-quick", _BETTER, replace(_STATIC, train_size=10_000),
+         components=4, learning_rate=0.003, epochs=5, **_FALLING),
+    _new("flying-shapes-plus", _FLYING_SHAPES.model, _FLYING_SHAPES.data, components=3, epochs=40, **_FALLING),
+    replace(
         _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
         carry_optimizer=True, stages=(
             *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
             (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
         ),
     ),
-    "bouncing-balls": _BALLS,
-    "bouncing-balls-rnn-em": replace(_BALLS, name="bouncing-balls-rnn-em", model=_WITHOUT_RELATIONS),
-    "bouncing-balls-rnn": replace(
+    _BALLS,
+    replace(_BALLS, name="bouncing-balls-rnn-em", model=_WITHOUT_RELATIONS),
+    replace(
         _BALLS, name="bouncing-balls-rnn", model=replace(_WITHOUT_RELATIONS, window=None),  # it holds all balls
         training=replace(_BALLS.training, components=1),
     ),
-    "coloured-shapes": Experiment(
-        "coloured-shapes", network("coloured-shapes"), DataConfig("coloured-shapes", ground="colour"), _COLOUR
-    ),
-    "coloured-digits": Experiment(
-        "coloured-digits", network("coloured-digits"), DataConfig("coloured-digits", ground="colour"),
-        replace(_COLOUR, components=3, learning_rate=0.0005),
-    ),
-    "tetrominoes": Experiment(
-        "tetrominoes", network("tetrominoes"), DataConfig("tetrominoes"),
-        replace(_COLOUR, components=3, epochs=2, first_deviation=0.5, deviation_epochs=1),
-    ),
-    "sprites": Experiment(
-        "sprites", network("sprites"), DataConfig("sprites", ground="colour"), replace(_COLOUR, epochs=3, steps=12)
-    ),
-    "objects": Experiment(
-        "objects", replace(network("flying-shapes"), height=32, width=32),
-        DataConfig("silhouettes", height=32, width=32, most_objects=5, smallest=0.2, speed=1.0),
-        TrainingConfig(components=6, epochs=40, patience=None, schedule="cosine"),
-    ),
-    "curtain": replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
-    "tagger": _TAGGER,
-    "tagger-batch-norm": replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
-}  # fmt: skip
+    _new("coloured-shapes", data=DataConfig("coloured-shapes", **_GROUND), components=5, epochs=4, **_FALLING),
+    _new("coloured-digits", data=DataConfig("coloured-digits", **_GROUND),
+         components=3, learning_rate=0.0005, epochs=4, **_FALLING),
+    _new("tetrominoes", components=3, epochs=2, first_deviation=0.5, deviation_epochs=1, **_FALLING),
+    _new("sprites", data=DataConfig("sprites", **_GROUND), components=5, steps=12, epochs=3, **_FALLING),
+    _new("objects", replace(network("flying-shapes"), height=32, width=32),
+         DataConfig("silhouettes", height=32, width=32, most_objects=5, smallest=0.2, speed=1.0),
+         components=6, epochs=40, **_FALLING),
+    replace(_BALLS, name="curtain", data=DataConfig("bouncing-balls", **CURTAIN)),
+    _TAGGER,
+    replace(_TAGGER, name="tagger-batch-norm", model=TaggerConfig(norm="batch")),
+)  # fmt: skip
+PRESETS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 ABOUT: dict[str, str] = {
     "static-shapes": "RNN-EM on single images of three shapes, 15 steps each",
@@ -232,14 +205,10 @@ def build(
     masks: str | os.PathLike[str] | None = None,
     weights: str | os.PathLike[str] | None = None,
 ) -> Experiment:
-    """A preset with changes.
+    """A preset with changes: dotted fields, such as ``training.learning_rate=0.0005``, which hold in every stage.
 
-    Args:
-        name: of the preset.
-        overrides: dotted fields, such as ``training.learning_rate=0.0005``; they hold in every stage.
-        data: the user's own file or folder, instead of the preset's data.
-        masks: its true groups.
-        weights: what to begin with: a run folder, a weight file or the name of a shipped model.
+    The user's own ``data``, with their true groups as ``masks``, take the place of the preset's. ``weights`` is what
+    to begin with: a run folder, a weight file or the name of a shipped model.
     """
     experiment = preset(name)
     if weights is not None:

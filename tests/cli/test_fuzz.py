@@ -23,9 +23,8 @@ from neural_em.cli.app import app
 from neural_em.evaluation import result_table
 from neural_em.experiments.evaluation import Evaluation, stored
 from neural_em.reproduce import TRAININGS
-from neural_em.reproduce.cells import cells
 from neural_em.reproduce.records import collect, read_record, write_record
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import cells, render
 from neural_em.runs.evaluations import write_result
 from neural_em.runs.find import find_runs
 from tests import hostile

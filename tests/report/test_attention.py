@@ -79,5 +79,5 @@ def test_figure_animation_and_page_show_it_where_it_is_known(two: SequenceReport
 
 
 def test_attention_of_another_size_is_refused(two: SequenceReport) -> None:
-    with pytest.raises(NeuralEMError, match=r"attention: expected the shape \(1, K, K\), got \(1, 2, 2\)"):
+    with pytest.raises(NeuralEMError, match=r"attention: expected the shape \(1, 3, 3\), got \(1, 2, 2\)"):
         dataclasses.replace(two, attention=np.zeros((1, 2, 2), np.float32))

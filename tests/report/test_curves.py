@@ -7,24 +7,23 @@ import pytest
 
 from neural_em.errors import NeuralEMError
 from neural_em.evaluation import Curve
-from neural_em.report.curves import StepCurve, loss_keys, score_keys, series, words
-from neural_em.report.run_reports import step_curve
+from neural_em.report.plots import LOSS, SCORE, StepCurve, columns, series, step_lines, words
 
 
 def test_quartiles_agree_with_the_standard_library():
     scores = np.random.default_rng(1).random((3, 41))
-    curve = step_curve(Curve.of(scores[None]))
+    (line,) = step_lines({"run": Curve.of(scores[None])})
     for t in range(3):
         lower, _, upper = statistics.quantiles(scores[t].tolist(), n=4, method="inclusive")
-        assert curve.mean[t] == pytest.approx(statistics.fmean(scores[t].tolist()))
-        assert (curve.lower[t], curve.upper[t]) == (pytest.approx(lower), pytest.approx(upper))
-    assert curve.steps.tolist() == [1, 2, 3]
+        assert line.y[t] == pytest.approx(statistics.fmean(scores[t].tolist()))
+        assert (line.lower[t], line.upper[t]) == (pytest.approx(lower), pytest.approx(upper))
+    assert line.x.tolist() == [1, 2, 3]
 
 
 def test_sequences_with_nothing_to_score_are_left_out():
-    curve = step_curve(Curve.of(np.array([[[1.0, np.nan, 0.0], [np.nan] * 3]])))
-    assert curve.mean[0] == 0.5
-    assert np.isnan([curve.mean[1], curve.lower[1], curve.upper[1]]).all()
+    (line,) = step_lines({"run": Curve.of(np.array([[[1.0, np.nan, 0.0], [np.nan] * 3]]))})
+    assert line.y[0] == 0.5
+    assert np.isnan([line.y[1], line.lower[1], line.upper[1]]).all()
 
 
 def test_columns_are_found_by_name():
@@ -39,8 +38,8 @@ def test_columns_are_found_by_name():
             "variance": 3,
         },
     ]
-    assert loss_keys(rows) == ["train_loss", "validation_loss"]
-    assert score_keys(rows) == ["ami_last", "validation/ARI"]
+    assert columns(rows, LOSS) == ["train_loss", "validation_loss"]
+    assert columns(rows, SCORE) == ["ami_last", "validation/ARI"]
     assert words("validation/ARI") == "validation ARI"
 
 
@@ -59,7 +58,5 @@ def test_cells_that_are_no_numbers_are_left_out_and_epochs_are_sorted():
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(NeuralEMError, match="curve: lower: expected the shape"):
-        StepCurve([0.5, 0.5], [0.1], [0.9, 0.9])
-    with pytest.raises(NeuralEMError, match="curve: expected one value a step"):
-        StepCurve([], [], [])
+    with pytest.raises(NeuralEMError, match="curve: expected as many quartiles as means, got parts of 2, 1, 2 steps"):
+        StepCurve((0.5, 0.5), (0.1,), (0.9, 0.9))

@@ -13,9 +13,9 @@ from PIL import Image
 
 from neural_em.errors import NeuralEMError
 from neural_em.report.colours import palette
-from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport, render_page, write_page
-from neural_em.report.players import png
+from neural_em.report.players import encoded
+from neural_em.report.plots import StepCurve
 
 HOSTILE = "</script><script>alert('$title')</script>\"'<img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -108,7 +108,7 @@ def test_sprites_hold_the_exact_colours_of_every_step(squares):
 def test_png_is_exact_below_and_above_256_colours():
     rng = np.random.default_rng(2)
     for picture in (rng.integers(0, 256, (40, 40, 3), dtype=np.uint8), np.zeros((3, 2, 3), np.uint8)):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(png(picture))).convert("RGB")), picture)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(picture))).convert("RGB")), picture)
 
 
 def test_nothing_is_loaded_from_outside(squares):
@@ -177,10 +177,6 @@ def test_the_same_runs_give_the_same_file_and_errors_leave_none(squares, tmp_pat
     first = write_page(tmp_path / "deep" / "a.html", [report(squares)])
     second = write_page(tmp_path / "deep" / "b.html", [report(squares)])
     assert first.read_bytes() == second.read_bytes()
-    with pytest.raises(NeuralEMError, match="runs: expected at least one, got none"):
-        write_page(tmp_path / "c.html", [])
-    with pytest.raises(NeuralEMError, match="runs: expected names that differ, got a, a"):
-        write_page(tmp_path / "c.html", [RunReport("a"), RunReport("a")])
     (tmp_path / "file").write_text("")
     with pytest.raises(NeuralEMError, match="cannot be written"):
         write_page(tmp_path / "file" / "c.html", [RunReport("a")])

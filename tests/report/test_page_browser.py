@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from neural_em.report.colours import palette
-from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport, write_page
+from neural_em.report.plots import StepCurve
 from neural_em.report.segmentation_page import Thumbnails
 from neural_em.report.segmentation_page import write_page as write_clip_page
 from tests.processes import SAFETY

@@ -8,7 +8,7 @@ from PIL import Image
 
 from neural_em import NeuralEMError
 from neural_em.report.colours import palette
-from neural_em.report.preview import draw_preview, write_preview
+from neural_em.report.panels import draw_preview, write_preview
 
 FRAMES = np.zeros((2, 1, 1, 4, 5), np.float32)
 FRAMES[0, 0, 0, 1, 1:4] = 1

@@ -9,10 +9,9 @@ import pytest
 
 from neural_em.errors import NeuralEMError
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, chosen
-from neural_em.reproduce.cells import cells
+from neural_em.reproduce import COMPARISONS, GROUPS, NUMBERS, TRAININGS, Reproduction
 from neural_em.reproduce.paper import COMPARED
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 # the rows of the paper's Table 1, as they are printed: train, test, test generalization
@@ -102,11 +101,11 @@ def test_the_trainings_are_the_papers() -> None:
 
 
 def test_choosing_experiments() -> None:
-    assert [training.name for training in chosen(())] == list(TRAININGS)
-    assert {training.name for training in chosen(["bce"])} == {
+    assert [training.name for training in Reproduction.chosen(())] == list(TRAININGS)
+    assert {training.name for training in Reproduction.chosen(["bce"])} == {
         f"flying-shapes-{n}-{k}" for n in (3, 4, 5) for k in (1, 5)
     }
-    assert len(chosen(["table-1", "bce", "flying-shapes-3-3"])) == 8  # each once
+    assert len(Reproduction.chosen(["table-1", "bce", "flying-shapes-3-3"])) == 8  # each once
     assert set(GROUPS) == {"table-1", "table-1-plus", "bce", "tagger"}
     with pytest.raises(NeuralEMError, match="did you mean 'flying-mnist'"):
-        chosen(["flying-mnis"])
+        Reproduction.chosen(["flying-mnis"])

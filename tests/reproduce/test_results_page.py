@@ -13,11 +13,10 @@ import typer
 
 from neural_em.cli.app import app
 from neural_em.experiments import build
-from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.experiments.evaluation import Evaluation
 from neural_em.report.run_figures import bce_bars
-from neural_em.reproduce import NUMBERS, TRAININGS, pictures
-from neural_em.reproduce.cells import cells
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce import NUMBERS, TRAININGS, Reproduction, pictures
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 
@@ -155,6 +154,6 @@ def test_the_bars_of_errors_are_of_the_papers_trainings(tmp_path: Path, monkeypa
         name: record(name, trained(evaluations={"test": evaluated(error, "upper_bound")}))
         for name, error in errors.items()
     }
-    pictures.draw_all(records, tmp_path / "runs", tmp_path, Evaluator("cpu"))
+    pictures.draw_all(Reproduction(tmp_path / "runs", tmp_path, device="cpu"), records)
     assert drawn == [{("RNN-EM (K = 5)", 3): [16.0], ("recurrent autoencoder (K = 1)", 3): [75.0]}]
     assert (tmp_path / "figures" / "bce.png").is_file()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neural_em.reproduce import GROUPS, TRAININGS, chosen
-from neural_em.reproduce.cells import cells
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce import GROUPS, TRAININGS, Reproduction
+from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
 
@@ -18,7 +17,7 @@ def curve(*values: float) -> dict[str, Any]:
 
 
 def test_the_trainings_are_of_both_sizes() -> None:
-    trainings = {training.name: training.experiment() for training in chosen(["tagger"])}
+    trainings = {training.name: training.experiment() for training in Reproduction.chosen(["tagger"])}
     assert set(trainings) == set(GROUPS["tagger"])
     assert len(trainings) == 14
     for name, experiment in trainings.items():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import assignments, flag, option
 from neural_em.errors import NeuralEMError, refuse, unknown
 
 _PREVIEWED = 4  # sequences
@@ -15,73 +16,38 @@ _PREVIEWED = 4  # sequences
 
 def data(
     kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],
-    out: Annotated[Path | None, typer.Option(help="HDF5 file to write, in the authors' layout.")] = None,
-    preview: Annotated[Path | None, typer.Option(help="Picture to write, of a few training sequences.")] = None,
+    out: Annotated[Path | None, option("HDF5 file to write, in the authors' layout.")] = None,
+    preview: Annotated[Path | None, option("Picture to write, of a few training sequences.")] = None,
     objects: Annotated[
-        int | None,
-        typer.Option(
-            help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls, 1 to 4 sprites, 1 to 6 objects"
-        ),
+        int | None, option("Objects in a sequence.", "3 shapes, 2 digits, 4 balls, 1 to 4 sprites, 1 to 6 objects")
     ] = None,
-    frames: Annotated[
-        int | None, typer.Option(help="Frames of a sequence.", show_default="21; static and tetrominoes 1, balls 51")
-    ] = None,
+    frames: Annotated[int | None, option("Frames of a sequence.", "21; static and tetrominoes 1, balls 51")] = None,
     height: Annotated[
-        int | None,
-        typer.Option(
-            help="Height of a frame.", show_default="28 for shapes, 24 for digits, 35 for tetrominoes, else 64"
-        ),
+        int | None, option("Height of a frame.", "28 for shapes, 24 for digits, 35 for tetrominoes, else 64")
     ] = None,
     width: Annotated[
-        int | None,
-        typer.Option(
-            help="Width of a frame.", show_default="28 for shapes, 24 for digits, 35 for tetrominoes, else 64"
-        ),
+        int | None, option("Width of a frame.", "28 for shapes, 24 for digits, 35 for tetrominoes, else 64")
     ] = None,
-    train_size: Annotated[int, typer.Option(help="Training sequences.")] = 50_000,
-    validation_size: Annotated[int, typer.Option(help="Validation sequences.")] = 10_000,
-    test_size: Annotated[int, typer.Option(help="Test sequences.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same data on every machine.")] = 0,
+    train_size: Annotated[int, option("Training sequences.")] = 50_000,
+    validation_size: Annotated[int, option("Validation sequences.")] = 10_000,
+    test_size: Annotated[int, option("Test sequences.")] = 10_000,
+    seed: Annotated[int, option("The same seed gives the same data on every machine.")] = 0,
     velocity: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="<int>",
-            help="Velocity to draw from, in pixels per frame; may be repeated.",
-            show_default="-1, 0 and 1",
-        ),
+        option("Velocity to draw from, in pixels per frame; may be repeated.", "-1, 0 and 1", metavar="<int>"),
     ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option(
-            help="How overlapping objects combine: maximum, sum or hide.",
-            show_default="maximum",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="A pixel belongs to a digit above this value.", show_default="0.5")
-    ] = None,
+    overlap: Annotated[str | None, option("How overlapping objects combine: maximum, sum or hide.", "maximum")] = None,
+    threshold: Annotated[float | None, option("A pixel belongs to a digit above this value.", "0.5")] = None,
     overlap_above: Annotated[
-        float | None, typer.Option(help="Digits overlap where two are above this value.", show_default="the threshold")
+        float | None, option("Digits overlap where two are above this value.", "the threshold")
     ] = None,
     crop: Annotated[
-        str | None,
-        typer.Option(help="Crop digits to their ink: before they are halved, after, or none.", show_default="before"),
+        str | None, option("Crop digits to their ink: before they are halved, after, or none.", "before")
     ] = None,
-    digits: Annotated[
-        int | None, typer.Option(help="Number of training digits to draw from, the first ones.", show_default="all")
-    ] = None,
-    mnist: Annotated[
-        Path | None, typer.Option(help="Folder of MNIST's IDX files.", show_default="NEM_MNIST, the cache, a download")
-    ] = None,
-    curtain: Annotated[
-        bool, typer.Option("--curtain", help="Three large balls, some of them behind a black square.")
-    ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Any other field of this kind, such as speed=3; may be repeated."
-        ),
-    ] = None,
+    digits: Annotated[int | None, option("Number of training digits to draw from, the first ones.", "all")] = None,
+    mnist: Annotated[Path | None, option("Folder of MNIST's IDX files.", "NEM_MNIST, the cache, a download")] = None,
+    curtain: Annotated[bool, flag("--curtain", "Three large balls, some of them behind a black square.")] = False,
+    overrides: Annotated[list[str] | None, assignments("Any other field of this kind, such as speed=3")] = None,
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
@@ -127,7 +93,7 @@ def _preview(config: Any, seed: int, path: Path) -> None:
     import torch
 
     from neural_em.data import load_split
-    from neural_em.report.preview import write_preview
+    from neural_em.report.panels import write_preview
 
     sequences = load_split(config, "training", seed, size=_PREVIEWED).batch(torch.arange(_PREVIEWED))
     assert sequences.groups is not None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import flag, option
 from neural_em.files import from_home
 
 
@@ -16,31 +17,26 @@ def evaluate(
     objects: options.Objects = None,
     components: options.Components = None,
     steps: Annotated[
-        int | None,
-        typer.Option(help="EM steps; generated sequences get as many frames as they need.", show_default="as trained"),
+        int | None, option("EM steps; generated sequences get as many frames as they need.", "as trained")
     ] = None,
     rollout: options.Rollout = 0,
     split: options.Split = None,
     static: options.Static = False,
-    clean: Annotated[bool, typer.Option("--clean", help="Let the model see frames without noise.")] = False,
+    clean: Annotated[bool, flag("--clean", "Let the model see frames without noise.")] = False,
     data: options.Data = None,
     masks: options.Masks = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Also say what can be read from theta: position, colour, shape, size.")
+        bool, flag("--probe", "Also say what can be read from theta: position, colour, shape, size.")
     ] = False,
-    starts: Annotated[int, typer.Option(help="Random starts for each sequence.")] = 1,
-    size: Annotated[int | None, typer.Option(help="Sequences to score.", show_default="the whole split")] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Sequences at a time; changes results of models with batch norm only.")
-    ] = 500,
+    starts: Annotated[int, option("Random starts for each sequence.")] = 1,
+    size: Annotated[int | None, option("Sequences to score.", "the whole split")] = None,
+    batch_size: Annotated[int, option("Sequences at a time; changes results of models with batch norm only.")] = 500,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     weights: options.Weights = "best",
     preset: options.Preset = None,
     changes: options.Changes = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="evaluations/ in the run folder")
-    ] = None,
+    out: Annotated[Path | None, option("Folder for the results.", "evaluations/ in the run folder")] = None,
 ) -> None:
     """Score trained runs; several seeds give mean and deviation.
 
@@ -48,6 +44,7 @@ def evaluate(
     Your own data are fitted to the model. The paper's variations: three digits, --objects 3 --components 3; static
     digits, --static --steps 50; longer sequences, --steps 50.
     """
+    from neural_em.evaluation import result_table
     from neural_em.experiments.evaluation import Evaluation, Evaluator, differences
     from neural_em.runs.find import find_runs
 
@@ -63,7 +60,10 @@ def evaluate(
             results.append(evaluator.result(run, evaluation))
             paths.append(_write(run, results[-1], evaluation, out, alone=len(found.runs) == 1))
     if len(results) == 1:
-        _show(found.runs[0], results[0])
+        trained, used = found.runs[0].experiment.training.components, results[0].settings["components"]
+        typer.echo(f"{found.runs[0].name}: {result_table(results[0])}")
+        if trained != used:
+            typer.echo(f"trained with {trained} components, evaluated with {used}")
         typer.echo(paths[0] or "not written: a weight file has no run folder; name a folder with --out")
     else:
         for run, result in zip(found.runs, results, strict=True):
@@ -85,15 +85,6 @@ def _write(run: Any, result: Any, evaluation: Any, out: Path | None, alone: bool
     if out is not None:
         return write_result(result, out, name if alone else f"{name}-{run.name.replace('/', '-')}")
     return None if run.folder is None else write_result(result, run.folder / EVALUATIONS, name)
-
-
-def _show(run: Any, result: Any) -> None:
-    from neural_em.evaluation import result_table
-
-    trained, used = run.experiment.training.components, result.settings["components"]
-    typer.echo(f"{run.name}: {result_table(result)}")
-    if trained != used:
-        typer.echo(f"trained with {trained} components, evaluated with {used}")
 
 
 def _show_line(run: Any, result: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import flag, option
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.files import from_home
 
@@ -16,33 +17,26 @@ def figure(
     runs: options.Runs,
     kind: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind",  # typer 0.27 makes --KIND of the metavar
-            metavar="KIND",
-            help="sequence (over time), rollout (steps without input), attention (which components look at which, in "
+        option(
+            "sequence (over time), rollout (steps without input), attention (which components look at which, in "
             "R-NEM), static (images step by step), curve (AMI per step), bce (prediction error by objects), learning "
             "(curves); may be repeated.",
-            show_default="sequence, or static for images",
+            "sequence, or static for images",
+            name="--kind",  # typer 0.27 makes --KIND of the metavar
+            metavar="KIND",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder, or a file: .png, .pdf, .gif, .mp4.", show_default="RUN/figures")
-    ] = None,
+    out: Annotated[Path | None, option("Folder, or a file: .png, .pdf, .gif, .mp4.", "RUN/figures")] = None,
     pick: Annotated[
         list[str] | None,
-        typer.Option(
-            "--pick",
-            metavar="WHICH",
-            help="best, typical, worst or an index; may be repeated.",
-            show_default="typical; the first images",
-        ),
+        option("best, typical, worst or an index; may be repeated.", "typical; the first images", "--pick", "WHICH"),
     ] = None,
-    gif: Annotated[bool, typer.Option("--gif", help="Write sequences as animated GIF too.")] = False,
-    mp4: Annotated[bool, typer.Option("--mp4", help="Write sequences as MP4 video too.")] = False,
+    gif: Annotated[bool, flag("--gif", "Write sequences as animated GIF too.")] = False,
+    mp4: Annotated[bool, flag("--mp4", "Write sequences as MP4 video too.")] = False,
     objects: options.Objects = None,
     components: options.Components = None,
-    steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained; curve 50")] = None,
-    rollout: Annotated[int, typer.Option(help="Extra steps without input.", show_default="0; rollout 10")] = 0,
+    steps: Annotated[int | None, option("EM steps.", "as trained; curve 50")] = None,
+    rollout: Annotated[int, option("Extra steps without input.", "0; rollout 10")] = 0,
     split: options.Split = None,
     static: options.Static = False,
     data: options.Data = None,
@@ -59,7 +53,7 @@ def figure(
     RUN is a run folder (also one of several seeds), a weight file or a shipped model; several may be given.
     """
     from neural_em.experiments.evaluation import Evaluation, Evaluator
-    from neural_em.report.run_figures import KINDS, Subject, draw, draw_usual, save, save_as
+    from neural_em.report.run_figures import KINDS, Subject, draw_usual, save, save_as
 
     animations = [name for name, wanted in (("gif", gif), ("mp4", mp4)) if wanted]
     if animations and out is not None and out.suffix:
@@ -69,13 +63,13 @@ def figure(
         changes=tuple(changes or ()), rollout=rollout,
     )  # fmt: skip
     found = _found(runs, weights, preset)
-    for each in kind or ():
+    for each in kind or ():  # all, before any is drawn
         if each not in KINDS:
             unknown("kind", each, KINDS)
     with options.progress_bar() as progress:
         subject = Subject(Evaluator(device, progress), found, evaluation, pick or ())
         if kind:
-            drawings = [drawing for each in kind for drawing in draw(each, subject)]
+            drawings = [drawing for each in kind for drawing in KINDS[each](subject)]
         else:
             drawings = draw_usual(subject, animated=bool(animations))
     if out is not None and out.suffix:
@@ -92,10 +86,10 @@ def figure(
 
 def report(
     runs: options.Runs,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, option("The page to write.")] = Path("report.html"),
     objects: options.Objects = None,
     components: options.Components = None,
-    steps: Annotated[int | None, typer.Option(help="EM steps.", show_default="as trained")] = None,
+    steps: Annotated[int | None, option("EM steps.", "as trained")] = None,
     rollout: options.Rollout = 0,
     split: options.Split = None,
     static: options.Static = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from neural_em.cli.options import Device
+from neural_em.cli.options import Device, option
 
 
 def models() -> None:
@@ -28,11 +28,9 @@ def models() -> None:
 
 def export(
     model: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    format: Annotated[str, typer.Option(help="onnx or torch.")] = "onnx",
-    steps: Annotated[
-        int | None, typer.Option(help="EM steps of torch's unroll; ONNX takes any number.", show_default="the model's")
-    ] = None,
+    out: Annotated[Path, option("Folder to write.")],
+    format: Annotated[str, option("onnx or torch.")] = "onnx",
+    steps: Annotated[int | None, option("EM steps of torch's unroll; ONNX takes any number.", "the model's")] = None,
 ) -> None:
     """Export one EM step and a whole unroll for ONNX or PyTorch.
 
@@ -45,9 +43,7 @@ def export(
         typer.echo(f"{what}: {path}")
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"), device: Device = "auto"
-) -> None:  # fmt: skip
+def demo(out: Annotated[Path, option("Folder to write.")] = Path("demo"), device: Device = "auto") -> None:
     """Find the objects in new moving shapes; write a page and a GIF."""
     from neural_em.demo import demo as run
 

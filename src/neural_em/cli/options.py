@@ -9,32 +9,39 @@ from typing import Annotated, Any
 
 import typer
 
+
+def option(help: str, default: str | None = None, name: str = "", metavar: str | None = None) -> Any:
+    """An option of a command; its help shows ``default`` where that is not its value."""
+    return typer.Option(*([name] if name else []), help=help, show_default=default or True, metavar=metavar)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option that is there or not."""
+    return typer.Option(name, help=help)
+
+
+def assignments(help: str) -> Any:
+    """``--set``, which changes any field."""
+    return option(f"{help}; may be repeated.", name="--set", metavar="FIELD=VALUE")
+
+
 Runs = Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)]
-Weights = Annotated[str, typer.Option(help="Weights of which epoch: best or last.")]
-Preset = Annotated[str | None, typer.Option(help="Preset whose data to use, if a weight file does not name its own.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Objects = Annotated[int | None, typer.Option(help="Objects in a sequence.", show_default="as trained")]
-Components = Annotated[int | None, typer.Option(help="Number of components, K.", show_default="as trained")]
-Static = Annotated[bool, typer.Option("--static", help="Use frame 0 only, repeated.")]
+Weights = Annotated[str, option("Weights of which epoch: best or last.")]
+Preset = Annotated[str | None, option("Preset whose data to use, if a weight file does not name its own.")]
+Device = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
+Objects = Annotated[int | None, option("Objects in a sequence.", "as trained")]
+Components = Annotated[int | None, option("Number of components, K.", "as trained")]
+Static = Annotated[bool, flag("--static", "Use frame 0 only, repeated.")]
 Split = Annotated[
     str | None,
-    typer.Option(
-        help="training, validation or test; all, of your own data.", show_default="test; all of your own data"
-    ),
+    option("training, validation or test; all, of your own data.", "test; all of your own data"),
 ]
-Data = Annotated[Path | None, typer.Option(help="Your own data: HDF5, array, image, video, GIF or folder.")]
-Masks = Annotated[Path | None, typer.Option(help="True groups of your own data, for scores.")]
-Rollout = Annotated[int, typer.Option(help="Extra steps without input, on the model's own predictions.")]
-Seed = Annotated[int, typer.Option(help="Seed of the starts and of the noise.")]
-Size = Annotated[int | None, typer.Option(help="Sequences to score.", show_default="an earlier evaluation's, or 500")]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="Any other field of generated data, such as data.most_objects=6; may be repeated.",
-    ),
-]
+Data = Annotated[Path | None, option("Your own data: HDF5, array, image, video, GIF or folder.")]
+Masks = Annotated[Path | None, option("True groups of your own data, for scores.")]
+Rollout = Annotated[int, option("Extra steps without input, on the model's own predictions.")]
+Seed = Annotated[int, option("Seed of the starts and of the noise.")]
+Size = Annotated[int | None, option("Sequences to score.", "an earlier evaluation's, or 500")]
+Changes = Annotated[list[str] | None, assignments("Any other field of generated data, such as data.most_objects=6")]
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 
@@ -46,22 +53,15 @@ def text(path: Path | None) -> str | None:
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar for each name on a terminal, nothing elsewhere; gives a function of name, done and total."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     tasks: dict[str, Any] = {}
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
-        transient=True,
+    with progress.Progress(
+        *columns, *times, console=console, disable=not console.is_terminal, transient=True
     ) as bars:  # fmt: skip
 
         def show(name: str, done: int, total: int | None) -> None:

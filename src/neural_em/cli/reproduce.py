@@ -8,51 +8,33 @@ from typing import Annotated
 
 import typer
 
+from neural_em.cli import options
+from neural_em.cli.options import assignments, flag, option
 from neural_em.errors import NeuralEMError
-
-_INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 
 def reproduce(
-    experiments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="EXPERIMENT", hidden=True),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Runs of each experiment.", show_default="5; relational 3; quick 2")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Everything at toy size, to see that it works.")] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Only write the page, from the runs that are there.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the results.", show_default="results; quick runs/quick/results")
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder of the runs.", show_default="runs/reproduce; quick runs/quick")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Largest number of epochs.", show_default="as in the preset")
-    ] = None,
+    experiments: Annotated[list[str] | None, typer.Argument(metavar="EXPERIMENT", hidden=True)] = None,
+    seeds: Annotated[int | None, option("Runs of each experiment.", "5; relational 3; quick 2")] = None,
+    quick: Annotated[bool, flag("--quick", "Everything at toy size, to see that it works.")] = False,
+    report: Annotated[bool, flag("--report", "Only write the page, from the runs that are there.")] = False,
+    device: options.Device = "auto",
+    out: Annotated[Path | None, option("Folder of the results.", "results; quick runs/quick/results")] = None,
+    runs: Annotated[Path | None, option("Folder of the runs.", "runs/reproduce; quick runs/quick")] = None,
+    epochs: Annotated[int | None, option("Largest number of epochs.", "as in the preset")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Change training.epochs or training.patience of every training; of relational also data.train_size "
-            "(sequences an epoch), training.learning_rate, training.schedule; may be repeated.",
+        assignments(
+            "Change training.epochs or training.patience of every training; of relational also data.train_size "
+            "(sequences an epoch), training.learning_rate, training.schedule"
         ),
     ] = None,
     precision: Annotated[
-        str,
-        typer.Option(help="Precision of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU."),
+        str, option("Precision of training: auto (tf32 on a GPU), float32, or bf16, which is faster on a GPU.")
     ] = "auto",
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Time limit in minutes; run the same command to resume.")
-    ] = None,
+    max_minutes: Annotated[float | None, option("Time limit in minutes; run the same command to resume.")] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Evaluate runs that are not finished too; the page marks them.")
+        bool, flag("--unfinished", "Evaluate runs that are not finished too; the page marks them.")
     ] = False,
 ) -> None:
     """Train and evaluate the paper's experiments; write their page.
@@ -69,28 +51,19 @@ def reproduce(
     from neural_em.reproduce.plan import QUICK_SEEDS
     from neural_em.reproduce.work import QUICK_RUNS, RESULTS, RUNS
 
-    relational = any(name in RelationalReproduction.names() for name in experiments or ())
-    of_page = RelationalReproduction if relational else Reproduction
+    of_balls = (*RelationalReproduction.trainings, *RelationalReproduction.groups)
+    of_page = RelationalReproduction if any(name in of_balls for name in experiments or ()) else Reproduction
     trainings = of_page.chosen(experiments or (), quick)
     runs = runs or (QUICK_RUNS if quick else RUNS)
     out = out or (runs / "results" if quick else RESULTS)
     seeds = seeds if seeds is not None else QUICK_SEEDS if quick else of_page.usual_seeds
     work = of_page(
-        runs,
-        out,
-        seeds,
-        quick,
-        device,
-        epochs,
-        precision,
-        max_minutes,
-        unfinished,
-        settings or (),
+        runs, out, seeds, quick, device, epochs, precision, max_minutes, unfinished, settings or (),
         _mnist_once(typer.echo),
-    )
+    )  # fmt: skip
     typer.echo(work.report() if report else work.do(trainings))
     if work.interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
     if work.problems:
         count = f"{len(work.problems)} of {len(trainings)} trainings"
         named: dict[str, list[str]] = {}

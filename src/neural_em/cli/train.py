@@ -9,66 +9,38 @@ from typing import Annotated
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import assignments, flag, option
 from neural_em.errors import NeuralEMError, refuse
 
 
 def train(
     preset: Annotated[str | None, typer.Argument(metavar="PRESET", hidden=True)] = None,
-    objects: Annotated[
-        int | None, typer.Option(help="Objects in a sequence.", show_default="3 shapes, 2 digits, 4 balls")
-    ] = None,
-    components: Annotated[
-        int | None,
-        typer.Option(help="Number of components, K.", show_default="shapes 3 or 4, digits 2, balls 5"),
-    ] = None,
+    objects: Annotated[int | None, option("Objects in a sequence.", "3 shapes, 2 digits, 4 balls")] = None,
+    components: Annotated[int | None, option("Number of components, K.", "shapes 3 or 4, digits 2, balls 5")] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="Largest number of epochs; training may stop earlier.", show_default="500, some presets fewer"
-        ),
+        int | None, option("Largest number of epochs; training may stop earlier.", "500, some presets fewer")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(help="Sequences in a training step, over all processes.", show_default="64, Tagger 100"),
+        int | None, option("Sequences in a training step, over all processes.", "64, Tagger 100")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the weights, the order, the noise and the starts.", show_default="0")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Number of models to train together, with seeds from --seed on.", show_default="1"),
-    ] = None,
-    train_size: Annotated[
-        int | None, typer.Option(help="Training sequences.", show_default="50000; static-shapes-quick 10000")
-    ] = None,
+    seed: Annotated[int | None, option("Seed of the weights, the order, the noise and the starts.", "0")] = None,
+    seeds: Annotated[int | None, option("Number of models to train together, with seeds from --seed on.", "1")] = None,
+    train_size: Annotated[int | None, option("Training sequences.", "50000; static-shapes-quick 10000")] = None,
     data: options.Data = None,
     masks: options.Masks = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="MODEL", help="Start from the weights of a run folder, a weight file or a shipped model."
-        ),
+        option("Start from the weights of a run folder, a weight file or a shipped model.", None, "--from", "MODEL"),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option("--run", "--run-dir", help="Run folder.", show_default="runs/ and a name that tells the settings"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume a run; fail if there is none.")] = False,
+    resume: Annotated[bool, flag("--resume", "Resume a run; fail if there is none.")] = False,
     device: options.Device = "auto",
-    precision: Annotated[
-        str | None, typer.Option(help="float32, tf32, bf16 or float64.", show_default="tf32 on a GPU, else float32")
-    ] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Time limit in minutes; run the same command to resume.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Any other field, such as training.learning_rate=0.0005; may be repeated.",
-        ),
-    ] = None,
+    precision: Annotated[str | None, option("float32, tf32, bf16 or float64.", "tf32 on a GPU, else float32")] = None,
+    max_minutes: Annotated[float | None, option("Time limit in minutes; run the same command to resume.")] = None,
+    settings: Annotated[list[str] | None, assignments("Any other field, such as training.learning_rate=0.0005")] = None,
 ) -> None:
     """Train a model; the paper's settings are the defaults.
 
@@ -86,9 +58,9 @@ def train(
     if preset is not None:
         experiment, found = experiments.build(preset, overrides, data, masks, weights), 1
     elif resume and run is not None:
-        for option, value in (("--data", data), ("--masks", masks), ("--from", weights)):
+        for name, value in (("--data", data), ("--masks", masks), ("--from", weights)):
             if value is not None:
-                raise NeuralEMError(f"{option} needs a preset; leave it out to resume a run as it began")
+                raise NeuralEMError(f"{name} needs a preset; leave it out to resume a run as it began")
         experiment, found = experiments.reopen(run)
         experiment = experiments.override(experiment, overrides)
     else:
@@ -102,9 +74,7 @@ def train(
         raise typer.Exit(options.INTERRUPTED)
 
 
-def presets(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", hidden=True)] = None,
-) -> None:
+def presets(name: Annotated[str | None, typer.Argument(metavar="NAME", hidden=True)] = None) -> None:
     """List the presets, or show every setting of the one called NAME."""
     from neural_em import config, experiments
 

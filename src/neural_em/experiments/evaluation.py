@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, FileConfig, load_split
 from neural_em.data.config import MAX_OBJECTS, SPLITS
+from neural_em.data.own import divided
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
-from neural_em.evaluation.evaluate import LIMITS
 from neural_em.evaluation.probe import check_known, probe
-from neural_em.experiments.own_data import about_part, fingerprint, own_data, usual_part
+from neural_em.experiments.own_data import about_part, fingerprint, own_data
 from neural_em.fields import Check, Checked, flag, integer, optional
-from neural_em.files import absolute
+from neural_em.files import absolute, checksum
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.runs import environment
@@ -32,6 +32,7 @@ from neural_em.training import device as devices
 
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
+_CHECKS = EvaluationConfig.CHECKS
 _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "starts", "size", "seed", "probe")
 
 
@@ -60,18 +61,18 @@ class Evaluation(Checked):
     clean: bool = False  # let the components read frames without noise
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        **{name: optional(integer(1, LIMITS[name])) for name in ("components", "steps")},
-        **{name: integer(1, LIMITS[name]) for name in ("starts", "batch_size")},
+        **{name: _CHECKS[name] for name in ("steps", "static", "starts", "batch_size", "rollout", "clean")},
+        "components": optional(_CHECKS["components"]),
         "objects": optional(integer(1, MAX_OBJECTS)),
-        "size": optional(integer(1, LIMITS["limit"])),
-        "rollout": integer(0, LIMITS["steps"]),
-        **dict.fromkeys(("static", "probe", "clean"), flag),
+        "size": _CHECKS["limit"],
+        "probe": flag,
     }
 
     def check_together(self) -> None:
         """Refuses what cannot be, before anything is loaded."""
         if self.split is None:
-            object.__setattr__(self, "split", usual_part(self.data))
+            whole = self.data is not None and not divided(self.data)
+            object.__setattr__(self, "split", "all" if whole else "test")
         parts = SPLITS if self.data is None else (*SPLITS, "all")
         if self.split not in parts:
             unknown("split", self.split, parts)
@@ -94,7 +95,7 @@ class Evaluation(Checked):
         if self.data is not None:
             data = own_data(run, self.data, self.masks)
         elif not run.data_known:
-            where = run.folder or run.weights or run.name
+            where = run.folder or run.weights
             raise NeuralEMError(f"{where}: does not say what it was trained on; name its data with --preset or --data")
         if isinstance(data, FileConfig):
             if self.objects or self.changes:
@@ -222,7 +223,7 @@ def identity(run: TrainedRun, evaluation: Evaluation) -> dict[str, Any]:
         **({} if files is None else {"files": files}),
         "data_seed": run.experiment.data_seed,
         "weights": run.which,
-        "fingerprint": run.fingerprint(),
+        "fingerprint": checksum(run.weights),
     }
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from neural_em.data import DataConfig, Dataset, FileConfig
-from neural_em.data.config import Part
 from neural_em.data.dataset import memory_budget
 from neural_em.data.hdf5 import is_hdf5
-from neural_em.data.own import divided, has_splits
+from neural_em.data.own import has_splits
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import absolute, from_home
 from neural_em.presets import PRESETS, Experiment
@@ -112,20 +111,11 @@ def _files(path: Path, levels: int) -> Iterator[str]:
             yield f"{file.relative_to(path)!s} {about.st_size} {about.st_mtime_ns}"
 
 
-def usual_part(path: str | None) -> Part:
-    """What to evaluate on: the test sequences, or all of the user's own data where they are not divided."""
-    return "test" if path is None or divided(path) else "all"
-
-
 def about_part(run: TrainedRun, path: str, part: str) -> str:
     """Which part of the user's own data was looked at, and whether training has seen it."""
     name = Path(path).name or path
     text = f"all of {name}" if part == "all" else f"the {part} part of {name}"
     data = run.experiment.data
-    trained = data.path if run.data_known and isinstance(data, FileConfig) else None
-    known = (
-        part in ("all", "training")
-        and trained is not None
-        and os.path.realpath(trained) == os.path.realpath(from_home(path))
-    )
-    return f"{text}, which training has seen" if known else text
+    own = run.data_known and isinstance(data, FileConfig) and os.path.realpath(data.path)
+    seen = part in ("all", "training") and own == os.path.realpath(from_home(path))
+    return f"{text}, which training has seen" if seen else text

@@ -15,26 +15,15 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, check_integer, refuse
 from neural_em.experiments.initial_weights import first_weights
 from neural_em.experiments.own_data import as_seen, check_trainable, pixels_note
 from neural_em.files import write_whole
 from neural_em.model import build
 from neural_em.presets import PRESETS, Experiment
 from neural_em.runs import checkpoint
+from neural_em.runs import folder as folders
 from neural_em.runs.find import read_experiment
-from neural_em.runs.folder import (
-    BEST,
-    BEST_OPTIMIZER,
-    CHECKPOINTS,
-    CONFIG,
-    LAST,
-    RunFolder,
-    compare,
-    has_begun,
-    opened,
-    sub_folders,
-)
 from neural_em.runs.record import Record
 from neural_em.runs.writer import train_in
 from neural_em.storage import load
@@ -56,7 +45,7 @@ def train(
     callbacks: Iterable[Callback] = (),
     quiet: bool = False,
 ) -> list[Outcome]:
-    """Trains an experiment into its run folder, from where it stopped.
+    """Trains an experiment into its run folder, from where it stopped; gives what came of each seed.
 
     Args:
         experiment: what to train.
@@ -67,12 +56,8 @@ def train(
         resume: refuse to begin a new run.
         callbacks: as for `neural_em.training.fit`; the event's ``run`` says which of the runs it is about.
         quiet: show nothing.
-
-    Returns:
-        What came of each seed.
     """
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
-        refuse("seeds", "an integer from 1 to 1000", repr(seeds))
+    seeds = check_integer("seeds", seeds, 1, 1000)
     path = run_path(experiment, run, seeds)
     if resume and not path.is_dir() and distributed.is_first():
         refuse(f"{path}", "a run folder to resume", "nothing there")
@@ -95,7 +80,7 @@ def run_path(experiment: Experiment, run: str | os.PathLike[str] | None = None, 
 
 def reopen(run: str | os.PathLike[str]) -> tuple[Experiment, int]:
     """The experiment of a run folder, and how many seeds are trained in it."""
-    if not (Path(run) / CONFIG).is_file():
+    if not (Path(run) / folders.CONFIG).is_file():
         refuse(f"{run}", "a run folder to resume", "one without config.yaml" if Path(run).is_dir() else "none")
     experiment, data_known = read_experiment(Path(run))
     if not data_known:
@@ -141,7 +126,7 @@ class _Trainer:
         The named weights are read once for all runs. A stage goes on with the weights of the one ``before``
         instead, and with the ``memory`` of Adam that it left, if that is carried on.
         """
-        if has_begun(path):
+        if folders.has_begun(path):
             return None
         if before is not None:
             kept = {} if memory is None else checkpoint.read_file(memory)
@@ -160,16 +145,16 @@ class _Trainer:
         runs = {"": experiment} if count == 1 else _named(experiment, count)
         for (name, run), number in itertools.product(runs.items(), range(len(experiment.stages))):
             stage, kept = path / name / f"stage-{number + 1}", _kept(path / name, number)
-            if has_begun(stage):
+            if folders.has_begun(stage):
                 part = run.stage(number)
-                compare(stage, replace(part, training=replace(part.training, **(kept or {}))))
+                folders.compare(stage, replace(part, training=replace(part.training, **(kept or {}))))
 
     def seeds(self, experiment: Experiment, path: Path, count: int) -> list[Outcome]:
         """Trains one seed in the folder itself, several in sub-folders."""
         train_one = self._stages if experiment.stages else self._single
         if count == 1:
             return outcomes(take_turns({"": train_one(experiment, path, "")}, self.device))
-        with opened(path, experiment, self.device, parts=True) as parent:
+        with folders.opened(path, experiment, self.device, parts=True) as parent:
             seeds = max(count, _seeds_of(path))
             if parent is not None and Record.read(path).seeds != seeds:
                 Record(seeds=seeds).write(path)  # at once: the folders of the seeds come one by one
@@ -186,7 +171,7 @@ class _Trainer:
 
     def _stages(self, experiment: Experiment, path: Path, name: str) -> Steps:
         """Every stage in a folder of its own, begun with what the best epoch of the one before left."""
-        with opened(path, experiment, self.device, parts=True) as parent:
+        with folders.opened(path, experiment, self.device, parts=True) as parent:
             outcome, records, stage, carries = None, dict[str, Record](), "", False
             for number, part in enumerate(experiment.parts()):
                 stage = f"stage-{number + 1}"
@@ -195,7 +180,7 @@ class _Trainer:
                 if part != (part := replace(part, training=replace(part.training, **(kept or {})))) and kept:
                     text = f"keeps its number of epochs ({kept['epochs']}): the next stage started from its weights"
                     self._note(full_name, text, parent)
-                memory = path / f"stage-{number}" / BEST_OPTIMIZER if carries else None
+                memory = path / f"stage-{number}" / folders.BEST_OPTIMIZER if carries else None
                 carries = experiment.carry_optimizer and number + 1 < len(experiment.stages)
                 try:
                     outcome = yield from self._single(
@@ -213,7 +198,7 @@ class _Trainer:
             if parent is None:
                 return replace(outcome, name=name)
             replace(records[stage], stages=records).write(path)
-            for file in (BEST, LAST) if outcome.finished else ():
+            for file in (folders.BEST, folders.LAST) if outcome.finished else ():
                 write_whole(path / file, (path / stage / file).read_bytes())
             return replace(outcome, name=name, path=path)
 
@@ -223,7 +208,7 @@ class _Trainer:
     ) -> Steps:  # fmt: skip
         """One run in one folder; one that is finished is only read."""
         settings = experiment.training
-        with opened(path, experiment, self.device) as folder:
+        with folders.opened(path, experiment, self.device) as folder:
             finished = self._finished(folder, experiment, name, sealed)
             if finished is not None:
                 can = settings.schedule == "constant" and finished.stopped == EPOCHS and not sealed
@@ -241,7 +226,9 @@ class _Trainer:
             )
             return (yield from steps)
 
-    def _finished(self, folder: RunFolder | None, experiment: Experiment, name: str, sealed: bool) -> Outcome | None:
+    def _finished(
+        self, folder: folders.RunFolder | None, experiment: Experiment, name: str, sealed: bool
+    ) -> Outcome | None:
         """The outcome of a run that was finished before, read without its data; None where something is left to do.
 
         A ``sealed`` one, which the next stage builds on, is finished even where the experiment would train longer.
@@ -250,7 +237,7 @@ class _Trainer:
         epochs, patience = experiment.training.epochs, experiment.training.patience
 
         def look() -> list[Any] | None:
-            record, found = Record.read(path or Path()), checkpoint.found((path or Path()) / CHECKPOINTS)
+            record, found = Record.read(path or Path()), checkpoint.found((path or Path()) / folders.CHECKPOINTS)
             if not record.finished or not found:  # the summary is the last file a run writes
                 return None
             try:
@@ -263,11 +250,11 @@ class _Trainer:
         found = distributed.from_first(look, self.device)
         if found is None:
             return None
-        model = build(experiment.model) if path is None else load(path / BEST)
+        model = build(experiment.model) if path is None else load(path / folders.BEST)
         model.load_state_dict(distributed.tensors_from_first(model.state_dict(), self.device))
         return Outcome(name, model.to(self.device), found[0], configs.from_dict(Progress, found[1]), path)
 
-    def _note(self, name: str, text: str, folder: RunFolder | None = None) -> None:
+    def _note(self, name: str, text: str, folder: folders.RunFolder | None = None) -> None:
         """A line for who looks on, and for the log of a folder."""
         if folder is not None:
             folder.log(line("note", {"run": name, "text": text}) or "")
@@ -280,7 +267,7 @@ class _Trainer:
 
 def _seeds_of(path: Path) -> int:
     """How many seeds a folder is for: as it says itself, and at least as many as it holds."""
-    return max(Record.read(path).seeds or 0, len(sub_folders(path, "seed-")))
+    return max(Record.read(path).seeds or 0, len(folders.sub_folders(path, "seed-")))
 
 
 def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
@@ -291,7 +278,7 @@ def _named(experiment: Experiment, count: int) -> dict[str, Experiment]:
 
 def _kept(path: Path, number: int) -> dict[str, Any] | None:
     """How long a stage, counted from 0, was to be trained; None where the next one has not begun with its weights."""
-    if not has_begun(path / f"stage-{number + 2}"):
+    if not folders.has_begun(path / f"stage-{number + 2}"):
         return None
     training = read_experiment(path / f"stage-{number + 1}")[0].training
     return {"epochs": training.epochs, "patience": training.patience}

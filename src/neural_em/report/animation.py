@@ -37,31 +37,26 @@ def animation_frames(
     lines = None if sequence.attention is None else attention_rgb(sequence, factor)
     pictures = []
     for t in range(sequence.steps):
-        without_input = t >= sequence.steps - sequence.rollout
-        edge = MARK if without_input else EDGE
-        panels = [framed(magnify(strip[t], factor), edge) for strip in strips.values()]
-        panels += [framed(magnify(components[t, k], factor), colours[k]) for k in range(sequence.components)]
-        names = [*strips, *(f"component {k + 1}" for k in range(sequence.components))]
-        names[0] = f"own prediction, {sequence.step_name(t + 1)}" if without_input else f"input, step {first + t}"
-        if lines is None:
-            pictures.append(side_by_side(panels, names if captions else None))
-            continue
-        panels.insert(len(strips), framed(lines[t], edge))
-        names.insert(len(strips), "attention")
-        above = len(strips) + 1
-        pictures.append(_below(*(
-            side_by_side(panels[part], names[part] if captions else None) for part in (slice(above), slice(above, None))
-        )))  # fmt: skip
+        edge, read = EDGE, f"input, step {first + t}"
+        if t >= sequence.steps - sequence.rollout:
+            edge, read = MARK, f"own prediction, {sequence.step_name(t + 1)}"
+        seen = {read if name == "input" else name: magnify(strip[t], factor) for name, strip in strips.items()}
+        if lines is not None:
+            seen["attention"] = lines[t]
+        upper = {name: framed(panel, edge) for name, panel in seen.items()}
+        lower = {
+            f"component {k + 1}": framed(magnify(components[t, k], factor), colours[k]) for k in range(len(colours))
+        }
+        rows = [{**upper, **lower}] if lines is None else [upper, lower]
+        pictures.append(_below([_side_by_side(row, captions) for row in rows]))
     return pictures
 
 
-def _below(above: Pixels, below: Pixels) -> Pixels:
-    """Two pictures one below the other, on one ground."""
-    canvas: Pixels = np.empty((len(above) + len(below), max(above.shape[1], below.shape[1]), 3), np.uint8)
-    canvas[:] = GROUND
-    canvas[: len(above), : above.shape[1]] = above
-    canvas[len(above) :, : below.shape[1]] = below
-    return canvas
+def _below(rows: list[Pixels]) -> Pixels:
+    """Pictures one below the other, on one ground."""
+    wide = max(row.shape[1] for row in rows)
+    rests = [np.full((len(row), wide - row.shape[1], 3), GROUND, np.uint8) for row in rows]
+    return np.concatenate([np.hstack(pair) for pair in zip(rows, rests, strict=True)])
 
 
 def save_animation(
@@ -98,17 +93,17 @@ def _movie(kind: str, path: Path, pictures: list[Pixels], fps: float) -> Movie:
     return Gif(path, fps, colour_table(np.stack(pictures), (GROUND, EDGE, INK, MARK, BLACK, WHITE)))
 
 
-def side_by_side(panels: list[Pixels], names: list[str] | None) -> Pixels:
-    """Panels (H,W,3) of one size in a row, each with its name below it where it has the room."""
-    height, width, _ = panels[0].shape
-    canvas = grid([panels], GAP, GROUND)
-    if not names:
+def _side_by_side(panels: dict[str, Pixels], captions: bool) -> Pixels:
+    """Panels (H,W,3) of one size in a row, with captions each with its name below it where it has the room."""
+    height, width, _ = next(iter(panels.values())).shape
+    canvas = grid([list(panels.values())], GAP, GROUND)
+    if not captions:
         return canvas
     image = Image.new("RGB", (canvas.shape[1], len(canvas) + CAPTION + GAP // 2), GROUND)
     image.paste(Image.fromarray(canvas))
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(CAPTION)
-    for index, name in enumerate(names):
+    for index, name in enumerate(panels):
         centre = GAP + index * (width + GAP) + width / 2
         # below a narrow panel only the number fits, or nothing
         for text in (name, name.rpartition(" ")[2]):

@@ -35,26 +35,20 @@ def palette(count: int) -> Pixels:
     return _PALETTE[: int(count)].copy()
 
 
-def blend(gamma: Any, image: Any = None) -> Pixels:
-    """The assignment as RGB (...,H,W,3): every pixel the gamma-weighted mean of the components' colours.
+def blend(gamma: Any) -> Pixels:
+    """The assignment gamma (...,K,H,W) as RGB (...,H,W,3): every pixel the weighted mean of the components' colours.
 
     A hard assignment gives exactly the palette's colours; where gamma is 0 for all components the pixel is black.
-    ``gamma`` is (...,K,H,W) in [0, 1]; an ``image`` (...,H,W) in [0, 1], if given, darkens the colours.
     """
-    gamma = _numbers("gamma", gamma)
+    gamma = _numbers(gamma)
     if gamma.ndim < 3 or 0 in gamma.shape:
         refuse("gamma", "the shape (...,K,H,W)", gamma.shape)
-    _check_range("gamma", gamma)
+    if not (gamma.min() >= -TOLERANCE and gamma.max() <= 1 + TOLERANCE):  # false for NaN too
+        refuse("gamma", "values from 0 to 1", f"{gamma.min():.3g} to {gamma.max():.3g}")
     colours = palette(gamma.shape[-3]).astype(np.float32)
     if gamma.sum(axis=-3).max() > 1 + TOLERANCE * 10:
         refuse("gamma", "sums over the components of at most 1", f"{gamma.sum(axis=-3).max():.3g}")
     rgb = np.tensordot(gamma, colours, axes=(-3, 0))  # (...,K,H,W) x (K,3) -> (...,H,W,3)
-    if image is not None:
-        image = _numbers("image", image)
-        if image.shape != gamma.shape[:-3] + gamma.shape[-2:]:
-            refuse("image", f"the shape {gamma.shape[:-3] + gamma.shape[-2:]}", image.shape)
-        _check_range("image", image)
-        rgb = rgb * image[..., None]
     return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
 
 
@@ -71,7 +65,7 @@ def as_components(groups: Any, gamma: Any) -> NDArray[np.int64]:
     The matching is the one that covers the most pixels. Groups that are left without a component come after all of
     them, so that `colour_groups` gives matching things one colour and others none of theirs.
     """
-    groups, gamma = _labels(groups), _numbers("gamma", gamma)
+    groups, gamma = _labels(groups), _numbers(gamma)
     names = np.unique(groups[groups > 0])
     numbers = np.zeros(LIMIT + 1, np.int64)
     numbers[names] = (gamma.shape[1] + np.arange(len(names))) % LIMIT + 1
@@ -102,13 +96,8 @@ def _labels(groups: Any) -> NDArray[np.int64]:
     return labels
 
 
-def _numbers(name: str, values: Any) -> NDArray[np.float32]:
-    array = np.asarray(values)
+def _numbers(gamma: Any) -> NDArray[np.float32]:
+    array = np.asarray(gamma)
     if array.dtype.kind not in "fiub":
-        refuse(name, "numbers", array.dtype)
+        refuse("gamma", "numbers", array.dtype)
     return array.astype(np.float32, copy=False)
-
-
-def _check_range(name: str, values: NDArray[np.float32]) -> None:
-    if not (values.min() >= -TOLERANCE and values.max() <= 1 + TOLERANCE):  # false for NaN too
-        refuse(name, "values from 0 to 1", f"{values.min():.3g} to {values.max():.3g}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +83,11 @@ def sequence_figure(
 
     Every component keeps its colour in all rows. ``steps`` count from 1; all are shown by default.
     """
-    chosen = _chosen(steps, sequence.steps)
-    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
-    colours = palette(sequence.components)
-    index = [step - 1 for step in chosen]
-
-    def row(strip: Pixels, colour: Any) -> list[Pixels]:
-        return [framed(magnify(strip[t], factor), colour) for t in index]
-
-    components = sequence.component_rgb()
-    rows = [row(sequence.assignment_rgb(), EDGE)]
-    rows += [row(components[:, k], colours[k]) for k in range(sequence.components)]
-    strips = sequence.frames_rgb()
-    rows += [row(strip, EDGE) for strip in strips.values()]
-    names = ["assignment", *(f"component {k + 1}" for k in range(sequence.components)), *strips]
-    return _over_time(sequence, rows, chosen, names)
+    factor, shown = _factor(sequence, magnification), sequence.component_rgb()
+    components = {f"component {k + 1}": shown[:, k] for k in range(sequence.components)}
+    strips = {"assignment": sequence.assignment_rgb(), **components, **sequence.frames_rgb()}
+    colours = dict(zip(components, palette(sequence.components), strict=True))
+    return _over_time(sequence, {name: magnify(strip, factor) for name, strip in strips.items()}, steps, colours)
 
 
 def rollout_figure(
@@ -107,11 +97,7 @@ def rollout_figure(
 
     Steps without input are called +1, +2 and so on. ``steps`` count from 1; all are shown by default.
     """
-    chosen = _chosen(steps, sequence.steps)
-    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
-    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
-    rows = [[framed(magnify(strip[step - 1], factor), EDGE) for step in chosen] for strip in strips.values()]
-    return _over_time(sequence, rows, chosen, list(strips))
+    return _over_time(sequence, _seen(sequence, _factor(sequence, magnification)), steps)
 
 
 def attention_figure(
@@ -119,30 +105,35 @@ def attention_figure(
 ) -> Figure:
     """Who heeds whom over time: the frames, the assignment, lines between the objects, and the table of numbers.
 
-    Args:
-        sequence: the sequence, with its attention.
-        steps: which steps to show, counted from 1; all by default.
-        magnification: screen pixels a pixel.
+    ``steps`` count from 1; all are shown by default.
     """
     if sequence.attention is None:
         refuse("attention", "a sequence with how much components heed each other", "none")
-    chosen = _chosen(steps, sequence.steps)
-    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
-    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
-    strips = {name: magnify(strip, factor) for name, strip in strips.items()}
+    factor = _factor(sequence, magnification)
     lines = attention_rgb(sequence, factor)
-    strips |= {"attention": lines, "as a table": table_rgb(sequence, *lines.shape[1:3])}
-    rows = [[framed(strip[step - 1], EDGE) for step in chosen] for strip in strips.values()]
-    return _over_time(sequence, rows, chosen, list(strips))
+    tables = {"attention": lines, "as a table": table_rgb(sequence, *lines.shape[1:3])}
+    return _over_time(sequence, {**_seen(sequence, factor), **tables}, steps)
+
+
+def _factor(sequence: SequenceReport, magnification: int | None) -> int:
+    return magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+
+
+def _seen(sequence: SequenceReport, factor: int) -> dict[str, Pixels]:
+    """The frames and the assignment, magnified."""
+    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
+    return {name: magnify(strip, factor) for name, strip in strips.items()}
 
 
 def _over_time(
-    sequence: SequenceReport, rows: Sequence[Sequence[Pixels]], chosen: Sequence[int], names: Sequence[str]
+    sequence: SequenceReport, strips: Mapping[str, Pixels], steps: Sequence[int] | None, colours: Mapping[str, Any] = {}
 ) -> Figure:
-    """Rows with a column for each step, the steps without input apart from the others."""
+    """A row for each strip (T,H',W',3), framed in its colour, and a column for each step; those without input apart."""
+    chosen = _chosen(steps, sequence.steps)
+    rows = [[framed(strip[t - 1], colours.get(name, EDGE)) for t in chosen] for name, strip in strips.items()]
     with_input = sum(step <= sequence.steps - sequence.rollout for step in chosen)
     titles = [sequence.step_name(step) for step in chosen]
-    return _lay_out(rows, titles, names, corner="step", apart=(with_input - 1,) if sequence.rollout else ())
+    return _lay_out(rows, titles, list(strips), corner="step", apart=(with_input - 1,) if sequence.rollout else ())
 
 
 def _chosen(steps: Sequence[int] | None, count: int) -> list[int]:

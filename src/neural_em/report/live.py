@@ -18,12 +18,9 @@ FORMATS = ("json", "png", "npy")
 
 
 def write_live(stream: BinaryIO, frames: Iterable[Segmented], kind: str = "json") -> int:
-    """Writes each frame's result as soon as it is there; gives the number of frames.
+    """Writes the result of each frame that ``segment(..., live=True)`` yields as soon as it is there; counts them.
 
-    Args:
-        stream: such as ``sys.stdout.buffer``.
-        frames: what ``segment(..., live=True)`` yields.
-        kind: ``json``: the frame's objects, with box, area, centroid and velocity; ``png`` or ``npy``: its labels.
+    As ``json`` the frame's objects, with box, area, centroid and velocity; as ``png`` or ``npy`` its labels.
     """
     if kind not in FORMATS:
         unknown("labels", kind, FORMATS)

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from neural_em import config as configs
-from neural_em.errors import refuse
 from neural_em.files import replacing
-from neural_em.report.curves import Metrics, StepCurve, loss_keys, score_keys, words
 from neural_em.report.panels import SequenceReport
 from neural_em.report.players import player
-from neural_em.report.plots import learning_lines, step_lines
+from neural_em.report.plots import LOSS, SCORE, AnyCurve, Metrics, learning_lines, step_lines, words
 from neural_em.report.svg import COLOURS, line_chart
 from neural_em.report.tables import MISSING, number
 
@@ -48,11 +46,11 @@ class RunReport:
     metrics: Metrics = ()  # what training logged, one row an epoch
     # scores, nested; single values are shown, lists are not
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    curves: Mapping[str, StepCurve] = field(default_factory=dict)  # scores per step with quartiles, by name
+    curves: Mapping[str, AnyCurve] = field(default_factory=dict)  # scores per step with quartiles, by name
     # sequences to step through; those with one label stand side by side over all runs
     sequences: Sequence[SequenceReport] = ()
     training_steps: int | None = None  # how many steps the model was trained for, marked in the curves; or None
-    rollout: Mapping[str, StepCurve] = field(default_factory=dict)  # scores and errors per step without input, by name
+    rollout: Mapping[str, AnyCurve] = field(default_factory=dict)  # the same per step without input
 
 
 def write_page(
@@ -62,7 +60,7 @@ def write_page(
     lead: str = "",
     plays: bool = False,
 ) -> Path:
-    """Writes the page about one or more runs. It loads nothing: style, script and pictures are inside.
+    """Writes the page about runs, whose names differ. It loads nothing: style, script and pictures are inside.
 
     The ``lead`` stands below the title, a paragraph a line; by default the run's name, or how many there are. A page
     that ``plays`` begins by itself, unless the reader's system asks for less motion.
@@ -75,12 +73,7 @@ def write_page(
 
 def render_page(runs: Sequence[RunReport], title: str = "Neural EM report", lead: str = "", plays: bool = False) -> str:
     """The page as text."""
-    if not runs:
-        refuse("runs", "at least one", "none")
-    names = [run.name for run in runs]
-    lead = lead or (names[0] if len(runs) == 1 else f"{len(runs)} runs compared")
-    if len(set(names)) < len(names):
-        refuse("runs", "names that differ", ", ".join(names))
+    lead = lead or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared")
     made = {name: make(runs) for name, make in SECTIONS.items()}
     made = {name: body for name, body in made.items() if body}
     anchors = {name: name.lower().replace(" ", "-") for name in made}
@@ -150,7 +143,7 @@ def _rollouts(runs: Sequence[RunReport]) -> str:
     return charts and f'<p class="note">{ROLLOUT}</p>\n{charts}'
 
 
-def _step_charts(runs: Mapping[str, Mapping[str, StepCurve]], x_label: str, mark: int | None = None) -> str:
+def _step_charts(runs: Mapping[str, Mapping[str, AnyCurve]], x_label: str, mark: int | None = None) -> str:
     names = dict.fromkeys(name for curves in runs.values() for name in curves)
     lines = {name: step_lines({run: curves.get(name) for run, curves in runs.items()}) for name in names}
     charts = _charts(line_chart(words(name), each, x_label, mark) for name, each in lines.items())
@@ -160,8 +153,8 @@ def _step_charts(runs: Mapping[str, Mapping[str, StepCurve]], x_label: str, mark
 
 def _learning(runs: Sequence[RunReport]) -> str:
     logged = {run.name: run.metrics for run in runs}
-    kinds = {"Loss": loss_keys, "Score": score_keys}
-    return _charts(line_chart(title, learning_lines(logged, find), "epoch") for title, find in kinds.items())
+    kinds = {"Loss": LOSS, "Score": SCORE}
+    return _charts(line_chart(title, learning_lines(logged, names), "epoch") for title, names in kinds.items())
 
 
 def _charts(charts: Iterable[str]) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from neural_em.errors import refuse
-from neural_em.report.colours import BLACK, Pixels, as_components, blend, colour_groups, palette
+from neural_em.errors import check_integer, refuse
+from neural_em.files import replacing
+from neural_em.report.colours import BLACK, LIMIT, WHITE, Pixels, as_components, blend, colour_groups, palette
 
 FRAME = 4  # screen pixels around a component's panel in its colour
+PREVIEW_GAP, PREVIEW_EDGE, MOST_COLUMNS = 2, (64, 64, 64), 8  # of a preview, before it is enlarged
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,34 +37,26 @@ class SequenceReport:
     attention: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        frames, gamma, psi = (np.asarray(array) for array in (self.frames, self.gamma, self.psi))
+        frames, gamma = np.asarray(self.frames), np.asarray(self.gamma)
         if frames.ndim != 4 or frames.shape[1] not in (1, 3) or 0 in frames.shape:
             refuse("frames", "the shape (T,C,H,W) with 1 or 3 channels", frames.shape)
-        steps, _, height, width = frames.shape
+        T, C, H, W = frames.shape
         if gamma.ndim == 5 and gamma.shape[2] == 1:
             gamma = gamma[:, :, 0]
-        if gamma.ndim != 4 or gamma.shape[1] == 0 or gamma.shape != (steps, gamma.shape[1], height, width):
-            refuse("gamma", f"the shape ({steps}, K, {height}, {width})", gamma.shape)
-        expected = (steps, gamma.shape[1], *frames.shape[1:])
-        if psi.shape != expected:
-            refuse("psi", f"the shape {expected}", psi.shape)
-        if self.groups is not None and np.shape(self.groups) != (steps, height, width):
-            refuse("groups", f"the shape {(steps, height, width)}", np.shape(self.groups))
-        if not 0 <= self.rollout <= steps:
-            refuse("rollout", f"a number from 0 to {steps}", self.rollout)
-        arrays = {"frames": frames, "gamma": gamma, "psi": psi}
-        if self.inputs is not None:
-            arrays["inputs"] = np.asarray(self.inputs)
-            if arrays["inputs"].shape != frames.shape:
-                refuse("inputs", f"the shape {frames.shape}", arrays["inputs"].shape)
-        if self.attention is not None:
-            arrays["attention"] = np.asarray(self.attention)
-            if arrays["attention"].shape != (steps, gamma.shape[1], gamma.shape[1]):
-                refuse("attention", f"the shape ({steps}, K, K)", arrays["attention"].shape)
-        for name, array in arrays.items():
+        if gamma.ndim != 4 or 0 in gamma.shape or (gamma.shape[0], *gamma.shape[2:]) != (T, H, W):
+            refuse("gamma", f"the shape ({T}, K, {H}, {W})", gamma.shape)
+        if not 0 <= self.rollout <= T:
+            refuse("rollout", f"a number from 0 to {T}", self.rollout)
+        K = gamma.shape[1]
+        shapes = {"psi": (T, K, C, H, W), "groups": (T, H, W), "inputs": frames.shape, "attention": (T, K, K)}
+        given = {name: np.asarray(getattr(self, name)) for name in shapes if getattr(self, name) is not None}
+        for name, array in given.items():
+            if array.shape != shapes[name]:
+                refuse(name, f"the shape {shapes[name]}", array.shape)
+        for name, array in {"frames": frames, "gamma": gamma, **given}.items():
             if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
                 refuse(name, "finite numbers", "not-a-number, infinity or something else")
-            object.__setattr__(self, name, array.astype(np.float32))
+            object.__setattr__(self, name, array if name == "groups" else array.astype(np.float32))
 
     @property
     def steps(self) -> int:
@@ -114,8 +110,7 @@ def to_rgb(frames: Any) -> Pixels:
 
 def magnify(rgb: Pixels, factor: int) -> Pixels:
     """RGB (...,H,W,3) with every pixel drawn as a square of ``factor`` pixels."""
-    if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or not 1 <= factor <= 64:
-        refuse("magnification", "an integer from 1 to 64", repr(factor))
+    factor = check_integer("magnification", factor, 1, 64)
     return rgb.repeat(factor, axis=-3).repeat(factor, axis=-2)
 
 
@@ -145,3 +140,32 @@ def sprite(strip: Pixels, widest: int = 4096) -> tuple[Pixels, int]:
     """Pictures (T,H,W,3) as one, in as many lines as ``widest`` pixels demand, and its number of columns."""
     columns = max(1, min(len(strip), widest // strip.shape[2]))
     return grid([strip[first : first + columns] for first in range(0, len(strip), columns)], 0, BLACK), columns
+
+
+def draw_preview(frames: NDArray[Any], groups: NDArray[np.uint8] | None, zoom: int = 4) -> Pixels:
+    """Frames (T,N,C,H,W) in [0, 1]: sequences below each other, time to the right, as a picture (height,width,3).
+
+    Under each frame its groups (T,N,H,W), if given; white is lit but not scored: several objects, or the rim of one.
+    """
+    times = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), MOST_COLUMNS)).round().astype(int))
+    rows = []
+    for n in range(frames.shape[1]):
+        rows.append(to_rgb(frames[times, n]))
+        if groups is not None:
+            found = groups[times, n].astype(int)
+            wrapped = np.where(found == 0, 0, (found - 1) % LIMIT + 1)  # there are only so many colours
+            # groups are as bright as a grey frame; of frames in colour they are fully bright, and the rest is black
+            light = frames[times, n] if frames.shape[2] == 1 else groups[times, n, None] > 0
+            light = np.moveaxis(light, 1, -1)
+            rows.append(np.rint(colour_groups(wrapped, WHITE) * light).astype(np.uint8))
+    return magnify(grid(rows, PREVIEW_GAP, PREVIEW_EDGE), zoom)
+
+
+def write_preview(path: str | os.PathLike[str], frames: NDArray[Any], groups: NDArray[np.uint8] | None) -> None:
+    """Draws the preview into an image file; see :func:`draw_preview`."""
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix not in Image.registered_extensions():
+        refuse(os.fspath(path), "the name of an image file, such as preview.png", repr(suffix))
+    picture = Image.fromarray(draw_preview(frames, groups))
+    with replacing(path, make_folder=True) as partial:
+        picture.save(partial)

@@ -29,14 +29,10 @@ def player(
     sequence: SequenceReport, heading: str, photos: Mapping[str, Pixels] | None = None, texts: Sequence[str] = (),
     delay: int = DELAY,
 ) -> str:  # fmt: skip
-    """The HTML of one player under a heading, which is HTML already.
+    """The HTML of one player under a heading, which is HTML already; ``texts``, one a step, stand beside it.
 
-    Args:
-        sequence: what to show.
-        heading: HTML.
-        photos: larger pictures (T,H,W,3) of the same frames, by name, which come first and need not be exact.
-        texts: one for each step, beside the heading.
-        delay: milliseconds of a step while playing.
+    ``photos`` are larger pictures (T,H,W,3) of the same frames, by name, which come first and need not be exact.
+    ``delay`` is milliseconds of a step while playing.
     """
     large = "".join(_panel(name, strip, photo=True) for name, strip in (photos or {}).items())
     large = large and f'<div class="panels photos">{large}</div>'
@@ -69,28 +65,23 @@ def player(
     )
 
 
-def png(rgb: Pixels) -> bytes:
-    """The picture (H,W,3) as the smallest exact PNG: with a palette where 256 colours suffice."""
-    colours, index = distinct(rgb)
-    image = Image.fromarray(rgb)
-    if len(colours) <= 256:
-        image = Image.fromarray(index.astype(np.uint8), "P")
-        image.putpalette(colours.tobytes())
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def _jpeg(rgb: Pixels) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, "JPEG", quality=80)
+def encoded(rgb: Pixels, kind: str = "png") -> bytes:
+    """The picture (H,W,3) as JPEG, or as the smallest exact PNG: with a palette where 256 colours suffice."""
+    image, buffer = Image.fromarray(rgb), io.BytesIO()
+    if kind == "png":
+        colours, index = distinct(rgb)
+        if len(colours) <= 256:
+            image = Image.fromarray(index.astype(np.uint8), "P")
+            image.putpalette(colours.tobytes())
+    image.save(buffer, kind, optimize=kind == "png", quality=80)
     return buffer.getvalue()
 
 
 def _panel(name: str, strip: Pixels, colour: str | None = None, photo: bool = False) -> str:
     _, height, width, _ = strip.shape
     picture, columns = sprite(strip)
-    kind, data = ("jpeg", _jpeg(picture)) if photo else ("png", png(picture))
+    kind = "jpeg" if photo else "png"
+    data = encoded(picture, kind)
     border = f' style="border-color: {colour}"' if colour else ' class="photo"' if photo else ""
     return (
         f'<figure class="panel"><canvas role="img" aria-label="{name}" width="{width}" height="{height}"{border} '

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,15 +14,70 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from neural_em.errors import refuse
-from neural_em.report.curves import Metrics, StepCurve, loss_keys, score_keys, series, words
+from neural_em.evaluation import Curve
 
+LOSS, SCORE = re.compile(r"loss"), re.compile(r"(^|[^a-z])(ami|ari)([^a-z]|$)")  # what logged columns are called
+Metrics = Sequence[Mapping[str, Any]]
+Values = NDArray[np.float64]
 INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
 LAST = 4  # growth is looked at over the last factor of four, where fixed costs are small
+
+
+@dataclass(frozen=True)
+class StepCurve:
+    """A score at each step: its mean over the data and the lower and upper quartile; a part of `Curve`."""
+
+    mean: tuple[float | None, ...]
+    lower_quartile: tuple[float | None, ...]
+    upper_quartile: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
+        if len(set(lengths)) > 1:
+            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
+
+
+AnyCurve = Curve | StepCurve
+
+
+def series(rows: Metrics, key: str) -> tuple[Values, Values]:
+    """One logged number over epochs: the epochs and the values, leaving out rows without a finite number.
+
+    Rows that do not say their epoch count from 1.
+    """
+    points = []
+    for index, row in enumerate(rows, start=1):
+        x, y = _number(row.get("epoch", index)), _number(row.get(key))
+        if math.isfinite(x) and math.isfinite(y):
+            points.append((x, y))
+    array = np.array(sorted(points), np.float64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+def columns(rows: Metrics, names: re.Pattern[str]) -> list[str]:
+    """The logged columns whose names fit and that hold a number somewhere, in the order they first come."""
+    cells = (cell for row in rows for cell in row.items())
+    return list(dict.fromkeys(key for key, value in cells if names.search(key.lower()) and np.isfinite(_number(value))))
+
+
+def words(key: str) -> str:
+    """A column's name for people: 'validation_ami_last' is 'validation AMI last'."""
+    parts = re.split(r"[_/.\s]+", key)
+    return " ".join(part.upper() if part.lower() in ("ami", "ari", "bce") else part for part in parts if part)
+
+
+def _number(value: Any) -> float:
+    """The value as a number; anything else, such as an empty cell of a CSV file, is NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 class Line(NamedTuple):
@@ -34,18 +92,20 @@ class Line(NamedTuple):
     dash: int = 0
 
 
-def step_lines(curves: Mapping[str, StepCurve | None]) -> list[Line]:
+def step_lines(curves: Mapping[str, AnyCurve | None]) -> list[Line]:
     """A line with its band for each run or model that has a curve, in the run's own colour."""
-    return [
-        Line(name, curve.steps, curve.mean, curve.lower, curve.upper, index, index // len(LINES))
-        for index, (name, curve) in enumerate(curves.items())
-        if curve is not None
-    ]
+    lines = []
+    for index, (name, curve) in enumerate(curves.items()):
+        if curve is not None:
+            parts = (curve.mean, curve.lower_quartile, curve.upper_quartile)
+            mean, lower, upper = (np.array(part, np.float64) for part in parts)  # None becomes not-a-number
+            lines.append(Line(name, np.arange(1, len(mean) + 1), mean, lower, upper, index, index // len(LINES)))
+    return lines
 
 
-def learning_lines(runs: Mapping[str, Metrics], find: Callable[[Metrics], list[str]]) -> list[Line]:
-    """The columns that ``find`` names, over epochs; of several runs a colour each run and a dash each column."""
-    keys = list(dict.fromkeys(key for rows in runs.values() for key in find(rows)))
+def learning_lines(runs: Mapping[str, Metrics], names: re.Pattern[str]) -> list[Line]:
+    """The columns whose names fit, over epochs; of several runs a colour each run and a dash each column."""
+    keys = list(dict.fromkeys(key for rows in runs.values() for key in columns(rows, names)))
     return [
         Line(
             words(key) if len(runs) == 1 else f"{name}: {words(key)}",
@@ -72,14 +132,13 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str = "
         axes.axvline(mark, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"trained for {mark} steps")
 
 
-def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = None, label: str = "AMI (max)") -> Figure:
-    """A score per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
-    if not curves:
-        refuse("curves", "at least one", "none")
+def score_curve(curves: Mapping[str, AnyCurve], training_steps: int | None = None) -> Figure:
+    """AMI per EM step, a curve for each run or model: mean and quartiles, with the training length marked."""
     figure, (axes,) = new_figure(5.4, 3.5)
-    draw_lines(axes, step_lines(curves), "EM step", label, training_steps)
-    axes.set_xlim(1, max(2, *(len(curve.mean) for curve in curves.values())))
-    lowest = min(float(np.nanmin(np.r_[curve.lower, curve.mean, 0])) for curve in curves.values())
+    lines = step_lines(curves)
+    draw_lines(axes, lines, "EM step", "AMI (max)", training_steps)
+    axes.set_xlim(1, max(2, *(len(line.x) for line in lines)))
+    lowest = min(float(np.nanmin(np.r_[line.lower, line.y, 0])) for line in lines)
     axes.set_ylim(lowest - 0.02 if lowest < 0 else 0, 1)
     axes.legend(
         frameon=False, fontsize=10, loc="lower right", title="mean, and lower to upper quartile", title_fontsize=9
@@ -90,10 +149,7 @@ def score_curve(curves: Mapping[str, StepCurve], training_steps: int | None = No
 def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str) -> Figure:
     """Errors by step: the mean over runs as a line, from the lowest to the highest run as a band.
 
-    Args:
-        curves: by model, each run's errors, all of one length.
-        x: what the steps are.
-        y: what the error is.
+    ``curves``: by model, each run's errors, all of one length; ``x`` and ``y`` say what steps and errors are.
     """
     figure, (axes,) = new_figure(5.4, 3.5)
     lines = []
@@ -112,18 +168,12 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
 
     ``errors``: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
     """
-    if not errors or any(len(values) != len(objects) for values in errors.values()):
-        refuse(
-            "errors", f"one list of runs for each of {list(objects)} objects", {k: len(v) for k, v in errors.items()}
-        )
     figure, (axes,) = new_figure(4.8, 3.5)
     width = 0.8 / len(errors)
     for index, (name, cells) in enumerate(errors.items()):
         offset = (index - (len(errors) - 1) / 2) * width
         for place, cell in enumerate(cells):
             values = np.asarray(cell, np.float64)
-            if not np.isfinite(values).all():
-                refuse(f"errors of {name}", "finite numbers", values.tolist())
             x, text = place + offset, name if place == 0 else None
             if not len(values):
                 axes.bar(x, 0, width * 0.92, color=_colour(index), label=text)
@@ -131,10 +181,9 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
                     "no run", (x, 0), (0, 3), textcoords="offset points", ha="center", rotation=90, fontsize=9
                 )
                 continue
-            spread = values.std(ddof=1) if len(values) > 1 else None
             axes.bar(x, values.mean(), width * 0.92, color=_colour(index), alpha=0.85, label=text)
-            if spread is not None:
-                axes.errorbar(x, values.mean(), spread, color=INK, capsize=4, linewidth=1.3)
+            if len(values) > 1:
+                axes.errorbar(x, values.mean(), values.std(ddof=1), color=INK, capsize=4, linewidth=1.3)
                 axes.plot(np.full(len(values), x), values, ".", color=INK, markersize=4, alpha=0.6)
     axes.set_xticks(range(len(objects)), [str(count) for count in objects])
     axes.set_ylim(bottom=0)
@@ -145,20 +194,18 @@ def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[fl
 
 def learning_curves(runs: Mapping[str, Metrics]) -> Figure:
     """Each run's losses and AMI or ARI scores over epochs, in two panels; one without any data says so."""
-    if not runs:
-        refuse("runs", "at least one", "none")
     figure, panels = new_figure(9.2, 3.6, 2)
-    for axes, find, label in zip(panels, (loss_keys, score_keys), ("loss", "score"), strict=True):
-        lines = learning_lines(runs, find)
+    for axes, wanted, label in zip(panels, (LOSS, SCORE), ("loss", "score"), strict=True):
+        lines = learning_lines(runs, wanted)
         draw_lines(axes, lines, "epoch", label)
         if not lines:
             axes.text(0.5, 0.5, f"no {label} was logged", transform=axes.transAxes, ha="center", color=INK)
         elif len(runs) == 1:
             axes.legend(frameon=False, fontsize=9, loc="best")
         else:  # a column's dash and a run's colour, not each of their pairs
-            columns = [line for line in lines if line.colour == 0]
-            names = [line.name.removeprefix(f"{next(iter(runs))}: ") for line in columns]
-            dashes = [DASHES[line.dash % len(DASHES)] for line in columns]
+            first = [line for line in lines if line.colour == 0]
+            names = [line.name.removeprefix(f"{next(iter(runs))}: ") for line in first]
+            dashes = [DASHES[line.dash % len(DASHES)] for line in first]
             handles = [Line2D([], [], color=INK, linestyle=d, label=n) for d, n in zip(dashes, names, strict=True)]
             handles += [Line2D([], [], color=_colour(run), linewidth=4, label=name) for run, name in enumerate(runs)]
             axes.legend(handles=handles, frameon=False, fontsize=9, loc="best")
@@ -170,8 +217,6 @@ def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: st
 
     ``measured``: by series, sizes and costs, each (n,), all positive; ``x`` and ``y`` say what they are, with the unit.
     """
-    if not measured:
-        refuse("measured", "at least one series", "none")
     figure, (axes,) = new_figure(5.2, 3.8)
     for index, (name, (sizes, costs)) in enumerate(measured.items()):
         sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)

@@ -13,18 +13,11 @@ from numpy.typing import NDArray
 
 from neural_em.errors import NeuralEMError, unknown
 from neural_em.experiments.evaluation import Evaluation, Evaluator
+from neural_em.report import figures
 from neural_em.report.animation import save_animation
-from neural_em.report.figures import (
-    FORMATS,
-    attention_figure,
-    rollout_figure,
-    save_figure,
-    sequence_figure,
-    static_figure,
-)
 from neural_em.report.panels import SequenceReport
 from neural_em.report.plots import bce_figure, learning_curves, score_curve
-from neural_em.report.run_reports import ENOUGH, choose, scores, sequences, step_curve, trained_steps
+from neural_em.report.run_reports import choose, scores, sequences, trained_steps
 from neural_em.runs.find import TrainedRun
 
 LONG = 50  # steps of the paper's curve
@@ -52,13 +45,12 @@ class Subject:
     runs: Sequence[TrainedRun]  # trained runs
     evaluation: Evaluation  # on what data they are shown
     picks: Sequence[str] = ()  # ``best``, ``typical``, ``worst`` or indices of sequences; empty: what suits the figure
-    size: int | None = ENOUGH  # sequences to score where nobody did before; ``None`` for the whole split
 
     def chosen(self, run: TrainedRun, usual: Sequence[str]) -> dict[str, int]:
         """The sequences to show of a run."""
         picks = list(self.picks or usual)
         named = any(not str(pick).isdigit() for pick in picks)
-        return choose(picks, [scores(self.evaluator, run, self.evaluation, self.size)] if named else [])
+        return choose(picks, [scores(self.evaluator, run, self.evaluation)] if named else [])
 
     def named(self, name: str, run: TrainedRun | None = None, label: str = "") -> str:
         """The file's name: what it shows, of which run if there are several, on which data if they are special."""
@@ -70,19 +62,12 @@ class Subject:
         return "-".join(part for part in parts if part)
 
 
-def draw(kind: str, subject: Subject) -> list[Drawing]:
-    """The figures of one kind; see KINDS."""
-    if kind not in KINDS:
-        unknown("kind", kind, KINDS)
-    return KINDS[kind](subject)
-
-
 def draw_usual(subject: Subject, animated: bool = False) -> list[Drawing]:
     """What to draw where nobody says it: images step by step, or a sequence over time, which alone can be animated."""
     kinds: dict[str, list[TrainedRun]] = {}
     for run in subject.runs:
         kinds.setdefault("static" if _shows_images(subject, run) and not animated else "sequence", []).append(run)
-    return [drawing for kind, runs in kinds.items() for drawing in draw(kind, replace(subject, runs=runs))]
+    return [drawing for kind, runs in kinds.items() for drawing in KINDS[kind](replace(subject, runs=runs))]
 
 
 def _shows_images(subject: Subject, run: TrainedRun) -> bool:
@@ -94,7 +79,7 @@ def _shows_images(subject: Subject, run: TrainedRun) -> bool:
 
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
     """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
-    paths = [save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in FORMATS]
+    paths = [figures.save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in figures.FORMATS]
     if drawing.sequence is not None:
         paths += [save_animation(drawing.sequence, folder / f"{drawing.name}.{kind}") for kind in animations]
     return paths
@@ -103,33 +88,36 @@ def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list
 def save_as(drawing: Drawing, path: Path) -> Path:
     """Writes a drawing into one file, in the format that its name asks for."""
     kind = path.suffix.lower().lstrip(".")
-    if kind in FORMATS:
-        return save_figure(drawing.figure, path)
+    if kind in figures.FORMATS:
+        return figures.save_figure(drawing.figure, path)
     if kind not in ANIMATIONS:
-        unknown(f"{path}: format", kind, (*FORMATS, *ANIMATIONS))
+        unknown(f"{path}: format", kind, (*figures.FORMATS, *ANIMATIONS))
     if drawing.sequence is None:
-        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(FORMATS)}")
+        raise NeuralEMError(f"{path}: {drawing.name} shows no sequence; write it as {' or '.join(figures.FORMATS)}")
     return save_animation(drawing.sequence, path)
 
 
 def _over_time(
-    subject: Subject, name: str, figure: Callable[[SequenceReport], Figure], shown: Subject
+    subject: Subject, name: str, draw: Callable[[SequenceReport, list[int]], Figure], shown: Subject
 ) -> list[Drawing]:
-    """A drawing of each sequence that is shown of each run."""
-    return [
-        Drawing(subject.named(name, run, report.label), figure(report), report)
-        for run in subject.runs
-        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",)))
-    ]
+    """A drawing of each sequence that is shown of each run: all its steps, or those without input and some before."""
+    drawings = []
+    for run in subject.runs:
+        for report in sequences(subject.evaluator, run, shown.evaluation, shown.chosen(run, ("typical",))):
+            last = report.rollout and name != "sequence"
+            first = max(1, report.steps - report.rollout - BEFORE + 1) if last else 1
+            steps = _whole(np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1)))
+            drawings.append(Drawing(subject.named(name, run, report.label), draw(report, steps), report))
+    return drawings
 
 
 def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(subject, "sequence", lambda report: sequence_figure(report, _columns(1, report.steps)), subject)
+    return _over_time(subject, "sequence", figures.sequence_figure, subject)
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    return _over_time(subject, "rollout", lambda report: rollout_figure(report, _last_columns(report)), ahead)
+    return _over_time(subject, "rollout", figures.rollout_figure, ahead)
 
 
 def _attention(subject: Subject) -> list[Drawing]:
@@ -141,16 +129,7 @@ def _attention(subject: Subject) -> list[Drawing]:
                 f"{run.name}: attention is between two or more components of a model with model.m_step=relational and "
                 "model.attention=true"
             )
-
-    def figure(report: SequenceReport) -> Figure:
-        return attention_figure(report, _last_columns(report) if report.rollout else _columns(1, report.steps))
-
-    return _over_time(subject, "attention", figure, subject)
-
-
-def _last_columns(report: SequenceReport) -> list[int]:
-    """The steps without input and some before them."""
-    return _columns(max(1, report.steps - report.rollout - BEFORE + 1), report.steps)
+    return _over_time(subject, "attention", figures.attention_figure, subject)
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -174,7 +153,7 @@ def _groupings(reports: Sequence[SequenceReport]) -> Figure:
     scored = zip(names, (report.score for report in reports), strict=True)
     names = [name if score is None else f"{name}: AMI {score:.2f}" for name, score in scored]
     few = None if len(gamma) <= 15 else _whole(np.geomspace(1, len(gamma), 12))  # the first steps change most
-    return static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
+    return figures.static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
 
 
 def _curve(subject: Subject) -> list[Drawing]:
@@ -183,10 +162,10 @@ def _curve(subject: Subject) -> list[Drawing]:
         evaluation = replace(evaluation, steps=LONG)
     curves = {}
     for run in subject.runs:
-        result = scores(subject.evaluator, run, evaluation, subject.size)
+        result = scores(subject.evaluator, run, evaluation)
         if not result.has_groups:
             raise NeuralEMError(f"{run.name}: a curve of scores needs true groups; give them with --masks")
-        curves[run.name] = step_curve(result.curves["ami_max"])
+        curves[run.name] = result.curves["ami_max"]
     trained = {trained_steps(run) for run in subject.runs}
     return [Drawing(subject.named("curve"), score_curve(curves, trained.pop() if len(trained) == 1 else None))]
 
@@ -198,7 +177,7 @@ def _bce(subject: Subject) -> list[Drawing]:
         components = subject.evaluation.config(run).components
         if objects is None or run.experiment.model.distribution != "bernoulli":
             raise NeuralEMError(f"{run.name}: errors by number of objects are for runs on black-and-white shapes")
-        result = scores(subject.evaluator, run, subject.evaluation, subject.size)
+        result = scores(subject.evaluator, run, subject.evaluation)
         error = result.last_step["upper_bound"].mean
         if error is not None:
             cells.setdefault((model_name(components), objects), []).append(error)
@@ -222,11 +201,6 @@ def _learning(subject: Subject) -> list[Drawing]:
         if not run.metrics:
             raise NeuralEMError(f"{run.name}: learning curves need a run folder with metrics.csv")
     return [Drawing(subject.named("learning"), learning_curves({run.name: run.metrics for run in subject.runs}))]
-
-
-def _columns(first: int, last: int) -> list[int]:
-    """Which steps to show side by side, counted from 1: all, or evenly spaced ones."""
-    return _whole(np.linspace(first, last, min(MOST_COLUMNS, last - first + 1)))
 
 
 def _whole(numbers: NDArray[np.float64]) -> list[int]:

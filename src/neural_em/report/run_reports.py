@@ -12,13 +12,12 @@ from torch import Tensor
 
 from neural_em import config as configs
 from neural_em.errors import refuse, unknown
-from neural_em.evaluation import Curve, Result, Summary, adjusted_mutual_info
+from neural_em.evaluation import Result, Summary, adjusted_mutual_info
 from neural_em.evaluation.evaluate import start_keys, steps_with_input
 from neural_em.evaluation.summary import ROLLOUT_TITLES, TITLES
 from neural_em.experiments.evaluation import Evaluation, Evaluator, stored
 from neural_em.model import Model
 from neural_em.model.inference import infer, next_groups, stacked
-from neural_em.report.curves import StepCurve
 from neural_em.report.page import RunReport
 from neural_em.report.panels import SequenceReport
 from neural_em.report.tables import short_commit
@@ -31,14 +30,14 @@ EXAMPLES = ("best", "typical", "worst")
 CURVES = ("ami_max", "ari", "upper_bound")
 
 
-def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation, size: int | None = ENOUGH) -> Result:
-    """The run's scores: from an earlier evaluation of the whole split, or of ``size`` sequences, kept for next time.
+def scores(evaluator: Evaluator, run: TrainedRun, evaluation: Evaluation) -> Result:
+    """The run's scores: of an earlier evaluation of the whole split, or of enough sequences, kept for next time.
 
-    The evaluation's own size is taken where it has one; ``size`` None is the whole split.
+    The evaluation's own size is taken where it has one.
     """
     found = stored(run, evaluation)
-    if found is None and evaluation.size is None and size is not None and size < _most(run, evaluation):
-        evaluation = replace(evaluation, size=size)
+    if found is None and evaluation.size is None and _most(run, evaluation) > ENOUGH:
+        evaluation = replace(evaluation, size=ENOUGH)
         found = stored(run, evaluation)
     if found is not None:
         return found
@@ -107,29 +106,20 @@ def _attention(model: Model, theta: Tensor) -> Tensor:
     return torch.stack([attention(each) for each in (torch.zeros_like(theta[0]), *theta[:-1])])
 
 
-def run_reports(
-    evaluator: Evaluator, runs: Sequence[TrainedRun], evaluation: Evaluation, size: int | None = ENOUGH
-) -> list[RunReport]:
+def run_reports(evaluator: Evaluator, runs: Sequence[TrainedRun], evaluation: Evaluation) -> list[RunReport]:
     """What a page shows of each run; runs on the same data show the same sequences, side by side."""
-    results = [scores(evaluator, run, evaluation, size) for run in runs]
+    results = [scores(evaluator, run, evaluation) for run in runs]
     shared = len({evaluation.data_config(run) for run in runs}) == 1 and len({r.sequences for r in results}) == 1
     reports = []
     for run, result in zip(runs, results, strict=True):
         chosen = choose(EXAMPLES, results if shared else [result])
-        curves = {TITLES[name]: step_curve(result.curves[name]) for name in CURVES if name in result.curves}
-        report = RunReport(run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves)
-        shown = sequences(evaluator, run, evaluation, chosen)
-        rollout = {
-            ROLLOUT_TITLES[name]: step_curve(result.rollout[name]) for name in ROLLOUT_TITLES if name in result.rollout
-        }
-        reports.append(replace(report, sequences=shown, training_steps=trained_steps(run), rollout=rollout))
+        curves = {TITLES[name]: result.curves[name] for name in CURVES if name in result.curves}
+        rollout = {title: result.rollout[name] for name, title in ROLLOUT_TITLES.items() if name in result.rollout}
+        reports.append(RunReport(
+            run.name, configs.to_dict(run.experiment), run.metrics, _numbers(run, result), curves,
+            sequences(evaluator, run, evaluation, chosen), trained_steps(run), rollout,
+        ))  # fmt: skip
     return reports
-
-
-def step_curve(curve: Curve) -> StepCurve:
-    """A result's curve as one to draw."""
-    parts = (curve.mean, curve.lower_quartile, curve.upper_quartile)
-    return StepCurve(*(np.array([np.nan if value is None else value for value in part]) for part in parts))
 
 
 def trained_steps(run: TrainedRun) -> int | None:
@@ -153,10 +143,8 @@ def _average(results: Sequence[Result]) -> Result:
         return first
     values = {}
     for name in first.per_sequence:
-        columns = zip(*(result.per_sequence[name] for result in results), strict=True)
-        values[name] = tuple(
-            None if any(v is None for v in column) else sum(filter(None, column)) / len(column) for column in columns
-        )
+        means = np.mean([np.array(result.per_sequence[name], np.float64) for result in results], axis=0)
+        values[name] = tuple(None if np.isnan(mean) else float(mean) for mean in means)
     return replace(first, per_sequence=values)
 
 

@@ -9,34 +9,43 @@ from typing import Any
 
 import numpy as np
 
-from neural_em.errors import refuse
+from neural_em.evaluation import MeanDeviation
 
 MISSING = "–"
 _NUMERIC = re.compile(rf"{MISSING}$|[-+]?[\d.]+(e[-+]?\d+)?\b")
 
 
-def number(value: Any, digits: int = 3) -> str:
+def number(value: Any) -> str:
     """One value for a table: numbers rounded, None and NaN as a dash, text as it is."""
     if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
         return MISSING
-    if isinstance(value, bool | int | np.bool_ | np.integer):
-        return str(value)
     if isinstance(value, float | np.floating):
         size = abs(float(value))
-        return f"{value:.{digits}g}" if 0 < size < 10.0**-digits or size >= 1e6 else f"{value:.{digits}f}"
+        return f"{value:.3g}" if 0 < size < 0.001 or size >= 1e6 else f"{value:.3f}"
     return str(value)
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], digits: int = 3) -> str:
+def deviation(value: MeanDeviation) -> str:
+    """Mean and deviation over runs."""
+    if value.mean is None:
+        return MISSING
+    digits = 3 if abs(value.mean) < 10 else 2
+    text = f"{value.mean:.{digits}f}"
+    return text if value.deviation is None else f"{text} ± {value.deviation:.{digits}f}"
+
+
+def over_runs(values: Iterable[float | None]) -> str:
+    """The same of one value for each run."""
+    return deviation(MeanDeviation.of(values))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; the columns are padded so that the source reads as a table too.
 
     Columns that hold only numbers (or dashes) are aligned to the right. Bars and line breaks in a cell are escaped.
     """
     rows = [list(row) for row in rows]
-    for row in rows:
-        if len(row) != len(header):
-            refuse("row of a table", f"{len(header)} cells", f"{len(row)}: {row}")
-    cells = [[_escape(number(cell, digits)) for cell in row] for row in rows]
+    cells = [[_escape(number(cell)) for cell in row] for row in rows]
     lines = [[_escape(name) for name in header], *cells]
     columns = [[line[column] for line in lines] for column in range(len(header))]
     right = [bool(rows) and all(_NUMERIC.match(cell) for cell in column[1:]) for column in columns]

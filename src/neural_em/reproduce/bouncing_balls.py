@@ -6,15 +6,14 @@ results are bars without numbers, so the page compares the models with each othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.report.figures import save_figure
 from neural_em.report.plots import error_curves
-from neural_em.report.tables import MISSING, markdown_table
-from neural_em.reproduce.cells import over_runs
+from neural_em.report.tables import MISSING, markdown_table, over_runs
 from neural_em.reproduce.pictures import draw_run
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of
@@ -45,6 +44,13 @@ TRAININGS: dict[str, Training] = {
 GROUPS: dict[str, tuple[str, ...]] = {"relational": tuple(TRAININGS)}
 MODELS = {"bouncing-balls": "R-NEM", "bouncing-balls-rnn-em": "RNN-EM", "bouncing-balls-rnn": "RNN (K = 1)"}
 REPEATED = "last frame repeated"
+_COLUMNS = {
+    "ARI, mean over steps": ("mean_over_steps", "ari"),
+    "ARI, last step": ("last_step", "ari"),
+    "BCE, mean over steps": ("mean_over_steps", "upper_bound"),
+    "BCE, last step": ("last_step", "upper_bound"),
+    "relational BCE, mean over steps": ("mean_over_steps", "relational"),
+}
 
 _LEAD = """\
 R-NEM, whose components see each other, on balls that bounce off each other and off the walls, beside the same network
@@ -69,15 +75,12 @@ class RelationalReproduction(Reproduction):
     trainings: ClassVar[Mapping[str, Training]] = TRAININGS
     groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
 
-    @classmethod
-    def names(cls) -> list[str]:
-        return [*cls.trainings, *cls.groups]
-
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
         """The page's text; draws its pictures."""
-        given, ahead = _lengths(records)
-        parts = ["# Relational Neural EM\n", _LEAD.format(given=given or WITH_INPUT, ahead=ahead or AHEAD)]
-        parts += [TOY if self.quick else "", _alike(records, self._all())]
+        trainings = self.chosen((), self.quick)
+        shown = trainings[0].evaluations[FOUR]
+        parts = ["# Relational Neural EM\n", _LEAD.format(given=shown.steps, ahead=shown.rollout)]
+        parts += [TOY if self.quick else "", _alike(records, trainings)]
         for data, about in ((FOUR, "K = 5, as in training."), (MORE, "The same weights, K = 8.")):
             rows = _rows(records, data)
             parts += [f"## {data.capitalize()}\n", f"{about} RNN: K = 1.\n", _scores(rows), _ahead(rows)]
@@ -97,9 +100,8 @@ class RelationalReproduction(Reproduction):
                 save_figure(error_curves(curves, "step without input", "BCE"), self.out / "figures" / f"{name}.png")
                 made[f"Error by step without input, {data}: mean, and lowest to highest run"] = f"figures/{name}.png"
         for name, data in (("bouncing-balls", FOUR), ("curtain", CURTAIN)):
-            path, training = self.out / "figures" / f"{name}.png", self._all()[name]
-            if draw_run(path, "attention", training, data, records, self.runs, self.evaluator, self.say):
-                made[f"A typical sequence, {data}, and how much components heed each other"] = f"figures/{path.name}"
+            if draw_run(self, records, name, "attention", name, data):
+                made[f"A typical sequence, {data}, and how much components heed each other"] = f"figures/{name}.png"
         return made
 
 
@@ -108,32 +110,18 @@ def _rows(records: Mapping[str, TrainingRecord], data: str) -> dict[str, list[Sc
     return {model: evaluated(records, training, data) for training, model in MODELS.items()}
 
 
-def _lengths(records: Mapping[str, TrainingRecord]) -> tuple[int, int]:
-    """The steps with input and those without, of the evaluations that there are."""
-    every = [each for record in records.values() for run in record.runs.values() for each in run.evaluations.values()]
-    ahead = [len(curve.mean) for scores in every for curve in scores.rollout.values()]
-    return max((scores.steps or 0 for scores in every), default=0), max(ahead, default=0)
-
-
 def _scores(rows: Mapping[str, Sequence[Scores]]) -> str:
     """A row for each model, and one for each grouping without learning."""
-    header = ["model", "ARI, mean over steps", "ARI, last step", "BCE, mean over steps", "BCE, last step",
-              "relational BCE, mean over steps", "sequences", "runs"]  # fmt: skip
-    columns: tuple[Callable[[Scores], float | None], ...] = (
-        lambda s: mean_of(s.mean_over_steps, "ari"), lambda s: mean_of(s.last_step, "ari"),
-        lambda s: mean_of(s.mean_over_steps, "upper_bound"), lambda s: mean_of(s.last_step, "upper_bound"),
-        lambda s: mean_of(s.mean_over_steps, "relational"),
-    )  # fmt: skip
     lines = []
     for model, seeds in rows.items():
-        cells = [over_runs(map(column, seeds)) for column in columns]
+        cells = [over_runs(mean_of(getattr(s, part), name) for s in seeds) for part, name in _COLUMNS.values()]
         counts = sorted({scores.sequences for scores in seeds if scores.sequences})
         sequences = " / ".join(f"{count:,}" for count in counts) or MISSING
         lines.append([model, *(cells if seeds else ["*missing*", *cells[1:]]), sequences, f"{len(seeds)}"])
     first = next((seeds[0] for seeds in rows.values() if seeds), None)
     for name, scores in ({} if first is None else first.baselines).items():
         lines.append([f"{name}, no learning", MISSING, over_runs([mean_of(scores, "ari")]), *[MISSING] * 5])
-    return markdown_table(header, lines)
+    return markdown_table(["model", *_COLUMNS, "sequences", "runs"], lines)
 
 
 def _ahead(rows: Mapping[str, Sequence[Scores]]) -> str:
@@ -163,11 +151,12 @@ def _errors(seeds: Sequence[Scores], name: str) -> list[list[float]]:
     return [[value for value in curve if value is not None] for curve in curves if None not in curve]
 
 
-def _alike(records: Mapping[str, TrainingRecord], trainings: Mapping[str, Training]) -> str:
+def _alike(records: Mapping[str, TrainingRecord], trainings: Sequence[Training]) -> str:
     """How the models were trained, and loudly where those that are compared were not trained alike."""
     lines = {
-        name: " / ".join(sorted({_length(trainings[name], run) for run in record.runs.values()}))
-        for name, record in records.items()
+        each.name: " / ".join(sorted({_length(each, run) for run in records[each.name].runs.values()}))
+        for each in trainings
+        if each.name in records
     }
     if not lines:
         return "No model has been trained yet.\n"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neural_em.errors import NeuralEMError
-from neural_em.experiments.evaluation import Evaluator
-from neural_em.report.curves import StepCurve
 from neural_em.report.figures import save_figure
-from neural_em.report.plots import score_curve
-from neural_em.report.run_figures import Subject, bce_bars, draw, model_name
-from neural_em.reproduce.plan import GROUPS, TRAININGS, Training
+from neural_em.report.plots import StepCurve, score_curve
+from neural_em.report.run_figures import KINDS, Subject, bce_bars, model_name
+from neural_em.reproduce.plan import GROUPS, TRAININGS
 from neural_em.reproduce.records import TrainingRecord, evaluated, mean_of, usable
+
+if TYPE_CHECKING:
+    from neural_em.reproduce.work import Reproduction
 
 _TRAINED = 20  # steps of flying MNIST's training
 # file, kind of figure, training, evaluation, caption
@@ -27,38 +29,34 @@ _GROUPINGS = (
 )  # fmt: skip
 
 
-def draw_all(
-    records: Mapping[str, TrainingRecord], runs: Path, out: Path, evaluator: Evaluator, quick: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, str]:  # fmt: skip
+def draw_all(work: Reproduction, records: Mapping[str, TrainingRecord]) -> dict[str, str]:
     """Draws what can be drawn into ``figures`` in the page's folder; tells each picture's path there by its caption."""
-    made: dict[str, str] = {}
-    for name, kind, training_name, evaluation_name, caption in _GROUPINGS:
-        path = out / "figures" / f"{name}.png"
-        training = TRAININGS[training_name].small() if quick else TRAININGS[training_name]
-        if draw_run(path, kind, training, evaluation_name, records, runs, evaluator, say):
-            made[caption] = f"figures/{path.name}"
-    figures = out / "figures"
+    made = {
+        caption: f"figures/{name}.png"
+        for name, kind, training, evaluation, caption in _GROUPINGS
+        if draw_run(work, records, name, kind, training, evaluation)
+    }
+    figures = work.out / "figures"
     if _bce(records, figures / "bce.png"):
         caption = "Figure 5: error of next-step prediction, mean and deviation over runs, each run a dot"
         made[caption] = "figures/bce.png"
-    if _curve(records, figures / "curve.png", None if quick else _TRAINED):
+    if _curve(records, figures / "curve.png", None if work.quick else _TRAINED):
         made["Figure 6: AMI (max) per step on sequences of 50 steps, flying MNIST"] = "figures/curve.png"
     return made
 
 
 def draw_run(
-    path: Path, kind: str, training: Training, evaluation: str, records: Mapping[str, TrainingRecord], runs: Path,
-    evaluator: Evaluator, say: Callable[[str], None],
-) -> bool:  # fmt: skip
+    work: Reproduction, records: Mapping[str, TrainingRecord], name: str, kind: str, training: str, evaluation: str
+) -> bool:
     """Draws the first run of a training that was evaluated; whether the picture, or an earlier one, is there."""
-    found = usable(training, runs / training.name, unfinished=True)
-    if found and evaluated(records, training.name, evaluation):
+    path, (plan,) = work.out / "figures" / f"{name}.png", work.chosen([training], work.quick)
+    found = usable(plan, work.runs / training, unfinished=True)
+    if found and evaluated(records, training, evaluation):
         try:
-            subject = Subject(evaluator, found[:1], training.evaluations[evaluation])
-            save_figure(draw(kind, subject)[0].figure, path)
+            subject = Subject(work.evaluator, found[:1], plan.evaluations[evaluation])
+            save_figure(KINDS[kind](subject)[0].figure, path)
         except NeuralEMError as error:  # a picture is not worth losing the page
-            say(f"{path}: not drawn: {error}")
+            work.say(f"{path}: not drawn: {error}")
     return path.is_file()
 
 
@@ -82,7 +80,7 @@ def _curve(records: Mapping[str, TrainingRecord], path: Path, trained: int | Non
     if not curves:
         return False
     parts = ("mean", "lower_quartile", "upper_quartile")
-    mean = (np.mean([np.array(getattr(curve, part), float) for curve in curves], axis=0) for part in parts)
+    mean = (tuple(np.mean([np.array(getattr(curve, part), float) for curve in curves], axis=0)) for part in parts)
     text = "RNN-EM" if len(curves) == 1 else f"RNN-EM, mean of {len(curves)} runs"
     save_figure(score_curve({text: StepCurve(*mean)}, trained), path)
     return True

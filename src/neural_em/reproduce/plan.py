@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neural_em import config as configs
-from neural_em.errors import unknown
 from neural_em.experiments import Experiment, build
 from neural_em.experiments.evaluation import Evaluation
 from neural_em.reproduce.paper import COMPARED, TABLE_1
@@ -84,14 +83,9 @@ _QUICK_FLYING = ["model.theta_size=8", "data.frames=5", "model.convolutions=[4]"
 _QUICK_BALLS = [*_QUICK_FLYING, "training.steps=4", "data.radii=[1.5,2.0]"]
 _QUICK_TAGGER = ["model.layers=[12, 8, 6]"]
 _QUICK_STAGES = {
-    "static-shapes": _QUICK_STATIC,
-    "static-shapes-nem": _QUICK_STATIC,
-    "static-shapes-plus": _QUICK_STATIC,
-    "tagger": _QUICK_TAGGER,
-    "tagger-batch-norm": _QUICK_TAGGER,
-    "flying-shapes": _QUICK_FLYING,
-    "flying-shapes-plus": _QUICK_FLYING,
-    "flying-mnist": _QUICK_FLYING,
+    **dict.fromkeys(("static-shapes", "static-shapes-nem", "static-shapes-plus"), _QUICK_STATIC),
+    **dict.fromkeys(("tagger", "tagger-batch-norm"), _QUICK_TAGGER),
+    **dict.fromkeys(("flying-shapes", "flying-shapes-plus", "flying-mnist"), _QUICK_FLYING),
     "flying-mnist-staged": [*_QUICK_FLYING, 'stages=[["data.digits=3"], ["data.digits=9"], ["data.digits=null"]]'],
     **dict.fromkeys(("bouncing-balls", "bouncing-balls-rnn-em", "bouncing-balls-rnn"), _QUICK_BALLS),
     "curtain": [*_QUICK_FLYING, "training.steps=4", "data.radii=[2.0]", "data.curtain=6"],
@@ -142,10 +136,7 @@ TRAININGS: dict[str, Training] = {
     for training in (
         *_STATIC[:2],
         *(_shapes(*sizes) for sizes in _TABLE_1),
-        _shapes(4, 5),
-        _shapes(3, 1),
-        _shapes(4, 1),
-        _shapes(5, 1),
+        *(_shapes(*sizes) for sizes in ((4, 5), (3, 1), (4, 1), (5, 1))),
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
         _STATIC[2],
@@ -163,19 +154,3 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "tagger": tuple(f"{name}{ending}" for name, _, ending in COMPARED),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }
-
-
-def chosen(
-    names: Iterable[str],
-    quick: bool = False,
-    trainings: Mapping[str, Training] = TRAININGS,
-    groups: Mapping[str, Sequence[str]] = GROUPS,
-) -> list[Training]:
-    """The trainings behind some names of trainings or groups, each once, in the order of the list; all for none."""
-    wanted: set[str] = set()
-    for name in names:
-        if name not in trainings and name not in groups:
-            unknown("experiment", name, [*trainings, *groups])
-        wanted |= set(groups.get(name, (name,)))
-    found = [training for name, training in trainings.items() if name in wanted or not wanted]
-    return [training.small() for training in found] if quick else found

@@ -14,6 +14,7 @@ from neural_em.evaluation import Curve, Result, Summary
 from neural_em.experiments.evaluation import INDIFFERENT, stored
 from neural_em.files import make, write_whole
 from neural_em.presets import Experiment
+from neural_em.report.plots import StepCurve
 from neural_em.reproduce.plan import Training
 from neural_em.runs.find import TrainedRun, find_runs, read_experiment
 from neural_em.runs.folder import CONFIG, sub_folders
@@ -35,20 +36,6 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class MeanCurve:
-    """One score at each step."""
-
-    mean: tuple[float | None, ...]
-    lower_quartile: tuple[float | None, ...]
-    upper_quartile: tuple[float | None, ...]
-
-    def __post_init__(self) -> None:
-        lengths = [len(part) for part in (self.mean, self.lower_quartile, self.upper_quartile)]
-        if len(set(lengths)) > 1:
-            refuse("curve", "as many quartiles as means", f"parts of {', '.join(map(str, lengths))} steps")
-
-
-@dataclass(frozen=True)
 class Scores:
     """One evaluation of a run; its parts are those of `neural_em.evaluation.Result`."""
 
@@ -56,7 +43,7 @@ class Scores:
     mean_over_steps: dict[str, Mean]
     whole_sequence: dict[str, Mean] = field(default_factory=dict)
     baselines: dict[str, dict[str, Mean]] = field(default_factory=dict)
-    curves: dict[str, MeanCurve] = field(default_factory=dict)
+    curves: dict[str, StepCurve] = field(default_factory=dict)
     options: str | None = None
     components: int | None = None
     sequences: int | None = None
@@ -64,7 +51,7 @@ class Scores:
     note: str | None = None
     unscored_sequences: int | None = None
     made: dict[str, float | str | None] = field(default_factory=dict)
-    rollout: dict[str, MeanCurve] = field(default_factory=dict)
+    rollout: dict[str, StepCurve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -141,11 +128,8 @@ def write_record(path: Path, record: TrainingRecord) -> None:
     """Writes a record, whole or not at all."""
     values = configs.to_dict(record)
     for run in values["runs"].values():
-        for part, name in (
-            (run, "stage_epochs"),
-            (run, "settings"),
-            *((each, "rollout") for each in run["evaluations"].values()),
-        ):
+        rollouts = [(each, "rollout") for each in run["evaluations"].values()]
+        for part, name in ((run, "stage_epochs"), (run, "settings"), *rollouts):
             if not part[name]:
                 del part[name]
     make(path.parent)
@@ -173,12 +157,6 @@ def _fixed(training: Training, experiment: Experiment) -> dict[str, Any]:
     free = _FREE | training.free
     settings = configs.flat(replace(experiment, stages=configs.without(experiment.stages, free)))
     return {key: value for key, value in settings.items() if key not in free}
-
-
-def _chosen_settings(training: Training, experiment: Experiment) -> dict[str, Any]:
-    """The settings that a run was free to choose, where they are not its preset's."""
-    found, usual = configs.flat(experiment), configs.flat(training.experiment())
-    return {key: found[key] for key in sorted(training.free) if found.get(key) != usual.get(key)}
 
 
 def finished(path: Path, experiment: Experiment) -> bool:
@@ -214,7 +192,9 @@ def _run(training: Training, path: Path) -> SeedRecord:
         seed = replace(seed, seconds=seconds, stage_epochs=tuple(stage.epochs for stage in stages))
     try:
         experiment = read_experiment(path)[0]
-        seed = replace(seed, settings=_chosen_settings(training, experiment))
+        now, usual = configs.flat(experiment), configs.flat(training.experiment())
+        chosen = {key: now[key] for key in sorted(training.free) if now.get(key) != usual.get(key)}
+        seed = replace(seed, settings=chosen)
         wrong = wrong_settings(training, experiment)
         if wrong:
             return replace(seed, problem=f"not counted, other settings: {wrong}")
@@ -240,9 +220,9 @@ def _scores(result: Result, options: str) -> Scores:
     )  # fmt: skip
 
 
-def _curves(curves: Mapping[str, Curve], names: Iterable[str]) -> dict[str, MeanCurve]:
+def _curves(curves: Mapping[str, Curve], names: Iterable[str]) -> dict[str, StepCurve]:
     return {
-        name: MeanCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
+        name: StepCurve(_rounded(curve.mean), _rounded(curve.lower_quartile), _rounded(curve.upper_quartile))
         for name, curve in curves.items()
         if name in names
     }

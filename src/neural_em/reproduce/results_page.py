@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from neural_em.report.tables import MISSING, markdown_table, short_commit, span
+from neural_em.evaluation import MeanDeviation
+from neural_em.report.tables import MISSING, deviation, markdown_table, short_commit, span
 from neural_em.reproduce import tagger_table
-from neural_em.reproduce.cells import Cell, number
-from neural_em.reproduce.paper import BEYOND, DIGITS, ERRORS, STATIC, TABLE
+from neural_em.reproduce.paper import BEYOND, COMPARISONS, DIGITS, ERRORS, NUMBERS, STATIC, TABLE, Number
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import SeedRecord, TrainingRecord
+from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, mean_of
 from neural_em.training.state import EPOCHS
 from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 
+_OF_A_RUN = ("epochs", "stage_epochs", "best_epoch", "stopped", "seconds", "device", "commit")
 _CUT_SHORT = (EPOCHS, INTERRUPTED, OUT_OF_TIME)  # before the training itself would have stopped
 
 FIGURE_ONLY = "figure only"
@@ -36,6 +39,55 @@ _ABOUT = {
     BEYOND: "Presets of our own, static-shapes-plus, flying-shapes-plus and flying-mnist-plus, on the same data and in "
     "the same tests, beside the paper's numbers for them.",
 }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the paper and ours; no run, no number."""
+
+    paper: Number
+    seeds: tuple[str, ...]  # the runs that were evaluated for it
+    unfinished: tuple[str, ...]  # those of them whose training is not finished
+    last_step: MeanDeviation  # over these runs, at the last step, which is what is compared
+    mean_over_steps: MeanDeviation  # the same for each sequence's mean over all steps
+    baselines: Mapping[str, float | None]  # means of groupings without learning on the same data
+    sequences: int | None = None  # evaluated in each run
+    command: str = ""  # the evaluation as a command, after the training's
+    runs: tuple[Mapping[str, Any], ...] = ()  # of each its seed, epochs, why it stopped, time, device and commit
+
+    @property
+    def missing(self) -> bool:
+        return self.last_step.mean is None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "missing": self.missing}
+
+
+def cells(records: Mapping[str, TrainingRecord]) -> list[Cell]:
+    """One for every number of the paper, in its order, then those beyond it that were run; records by training."""
+    runs = {name: record.runs for name, record in records.items()}
+    found = [_cell(number, runs.get(number.training, {})) for number in (*NUMBERS, *COMPARISONS)]
+    return [cell for cell in found if cell.paper in NUMBERS or not cell.missing]
+
+
+def _cell(paper: Number, runs: Mapping[str, SeedRecord]) -> Cell:
+    found: dict[str, Scores] = {}
+    for seed, run in runs.items():
+        scores = run.evaluations.get(paper.evaluation)
+        if scores is not None and mean_of(scores.last_step, paper.score) is not None:
+            found[seed] = scores
+    first = next(iter(found.values()), None)
+    return Cell(
+        paper,
+        tuple(found),
+        tuple(seed for seed in found if not runs[seed].finished),
+        MeanDeviation.of(mean_of(each.last_step, paper.score) for each in found.values()),
+        MeanDeviation.of(mean_of(each.mean_over_steps, paper.score) for each in found.values()),
+        {} if first is None else {name: mean_of(scores, paper.score) for name, scores in first.baselines.items()},
+        None if first is None else first.sequences,
+        f"nem evaluate RUN {TRAININGS[paper.training].evaluations[paper.evaluation].options()}".rstrip(),
+        tuple({"seed": seed, **{name: getattr(runs[seed], name) for name in _OF_A_RUN}} for seed in found),
+    )
 
 
 def render(
@@ -83,7 +135,7 @@ def _table(cells: Sequence[Cell]) -> str:
         paper = FIGURE_ONLY if cell.paper.mean is None else f"{cell.paper.mean:.3f} ± {cell.paper.deviation:.3f}"
         known = {name: value for name, value in cell.baselines.items() if value is not None}
         baselines = ", ".join(f"{name} {value:.3f}" for name, value in known.items()) or MISSING
-        ours = ["*missing*", MISSING] if cell.missing else [number(cell.last_step), number(cell.mean_over_steps)]
+        ours = ["*missing*", MISSING] if cell.missing else [deviation(cell.last_step), deviation(cell.mean_over_steps)]
         rows.append([cell.paper.where, cell.paper.about, paper, *ours, _count(cell), _lengths(cell), baselines])
     return markdown_table(header, rows)
 

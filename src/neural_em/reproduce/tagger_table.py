@@ -8,8 +8,7 @@ import torch
 
 from neural_em.evaluation import MeanDeviation
 from neural_em.model import build
-from neural_em.report.tables import MISSING, markdown_table, span
-from neural_em.reproduce.cells import over_runs
+from neural_em.report.tables import MISSING, markdown_table, over_runs, span
 from neural_em.reproduce.paper import COMPARED
 from neural_em.reproduce.plan import TRAININGS
 from neural_em.reproduce.records import Scores, TrainingRecord, evaluated, mean_of

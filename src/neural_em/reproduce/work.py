@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, check_integer, refuse, unknown
 from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
-from neural_em.files import make, replacing, write_whole
+from neural_em.files import make, write_whole
 from neural_em.report.tables import MISSING
 from neural_em.reproduce import records as recorded
-from neural_em.reproduce.cells import Cell, cells
 from neural_em.reproduce.pictures import draw_all
-from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training, chosen
+from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import TrainingRecord, usable, wrong_settings
-from neural_em.reproduce.results_page import render
+from neural_em.reproduce.results_page import Cell, cells, render
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.folder import RunFolder
 from neural_em.runs.record import read_object
@@ -61,23 +61,26 @@ class Reproduction:
         """Refuses to mix toy runs with results."""
         if self.quick and _holds_results(self.out):
             refuse("out", "a folder outside of results/ for runs of toy size", f"{self.out}")
-        if self.seeds < 1:
-            refuse("seeds", "an integer >= 1", self.seeds)
+        check_integer("seeds", self.seeds, 1)
         if self.max_minutes is not None and self.max_minutes <= 0:
             refuse("max-minutes", "a number above 0", self.max_minutes)
         self._deadline = None if self.max_minutes is None else time.monotonic() + 60 * self.max_minutes
-        self._evaluator: Evaluator | None = None
 
-    @property
+    @cached_property
     def evaluator(self) -> Evaluator:
         """One for all, so that data are made once."""
-        if self._evaluator is None:
-            self._evaluator = Evaluator(self.device)
-        return self._evaluator
+        return Evaluator(self.device)
 
     @classmethod
-    def chosen(cls, names: Sequence[str], quick: bool) -> list[Training]:
-        return chosen(names, quick, cls.trainings, cls.groups)
+    def chosen(cls, names: Iterable[str], quick: bool = False) -> list[Training]:
+        """The trainings behind some names of trainings or groups, each once, in the order of the list; all for none."""
+        wanted: set[str] = set()
+        for name in names:
+            if name not in cls.trainings and name not in cls.groups:
+                unknown("experiment", name, [*cls.trainings, *cls.groups])
+            wanted |= set(cls.groups.get(name, (name,)))
+        found = [training for name, training in cls.trainings.items() if name in wanted or not wanted]
+        return [training.small() for training in found] if quick else found
 
     def do(self, trainings: Sequence[Training]) -> Path:
         """Trains and evaluates what is missing; what cannot be done does not hold up the others. Gives the page."""
@@ -89,9 +92,13 @@ class Reproduction:
             self._write_cells([])
         with _threads(1 if self.quick else None):  # what is so small is slower on more
             for training in trainings:
-                met = [problem for work in (self._train, self._evaluate) if (problem := _problem(work, training))]
-                for problem in met:
-                    self.say(f"{training.name}: {problem}")
+                met = []
+                for work in (self._train, self._evaluate):
+                    try:
+                        work(training)
+                    except NeuralEMError as error:
+                        met.append(str(error))
+                        self.say(f"{training.name}: {error}")
                 self.problems += [f"{training.name}: {'; '.join(met)}"] if met else []
                 self._record(training)  # at once: a kill later on loses nothing
                 if self.interrupted or self._left() == 0:
@@ -101,27 +108,21 @@ class Reproduction:
 
     def report(self) -> Path:
         """Writes the page and the table behind it from what there is."""
-        records = {name: self._record(training) for name, training in self._all().items()}
+        records = {training.name: self._record(training) for training in self.chosen((), self.quick)}
         records = {name: record for name, record in records.items() if record.runs}
         make(self.out)
-        text = self.written(records)
-        with replacing(self.out / self.page, make_folder=True) as partial:
-            partial.write_bytes(text.encode(errors="backslashreplace"))
+        write_whole(self.out / self.page, self.written(records).encode(errors="backslashreplace"))
         return self.out / self.page
 
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
         """The page's text; writes its pictures and the table behind it."""
         found = cells(records)
-        pictures = draw_all(records, self.runs, self.out, self.evaluator, self.quick, self.say)
         self._write_cells(found)
-        return render(found, records, self.runs, pictures)
+        return render(found, records, self.runs, draw_all(self, records))
 
     def _write_cells(self, found: Sequence[Cell]) -> None:
         values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
         write_whole(self.out / CELLS, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
-
-    def _all(self) -> dict[str, Training]:
-        return {name: each.small() if self.quick else each for name, each in self.trainings.items()}
 
     def _record(self, training: Training) -> TrainingRecord:
         path = self.out / RECORDS / f"{training.name}.json"
@@ -143,9 +144,8 @@ class Reproduction:
         minutes = None if self._deadline is None else max(self._left(), 1e-3) / 60  # one step is always done
         if self.seeds == 1:  # in a sub-folder as well, so that more can join it
             RunFolder(folder, experiment, parts=True).close()
-            train(experiment, seeds[0], 1, self.device, minutes, callbacks=[self._see], quiet=self.quick)
-        else:
-            train(experiment, folder, self.seeds, self.device, minutes, callbacks=[self._see], quiet=self.quick)
+            folder = seeds[0]
+        train(experiment, folder, self.seeds, self.device, minutes, callbacks=[self._see], quiet=self.quick)
 
     def _see(self, event: str, info: dict[str, Any]) -> None:
         """Notes that somebody asked to stop, also where another seed ends in an error."""
@@ -166,15 +166,6 @@ class Reproduction:
     def _left(self) -> float:
         """Seconds left; infinite where nobody set an end."""
         return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-
-def _problem(work: Callable[[Training], None], training: Training) -> str:
-    """What kept work on a training from ending well; empty for nothing."""
-    try:
-        work(training)
-    except NeuralEMError as error:
-        return str(error)
-    return ""
 
 
 def _holds_results(folder: Path) -> bool:

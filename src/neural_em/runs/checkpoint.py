@@ -99,17 +99,15 @@ def read_progress(path: Path) -> Progress:
 def read(path: Path) -> Snapshot:
     """Reads a whole checkpoint; every tensor is a fresh copy in memory."""
     progress, index = _read_state(path)
-    pieces: dict[str, dict[str, Tensor]] = {}
+    files = dict.fromkeys(file for entry in index.values() for file in entry["pieces"])
+    held = {file: read_file(path / file) for file in files}
     tensors = {}
     for key, entry in index.items():
-        shape, files = entry["shape"], entry["pieces"]
-        for file in files:
-            if file not in pieces:
-                pieces[file] = read_file(path / file)
-        parts = [pieces[file].get(f"{key}/{number}") for number, file in enumerate(files)]
-        if not parts or any(part is None for part in parts):
-            refuse(f"{path}: {key}", "all its pieces", f"{sum(part is not None for part in parts)} of {len(parts)}")
-        flat = torch.cat([part.flatten() for part in parts if part is not None])
+        shape, pieces = entry["shape"], list(enumerate(entry["pieces"]))
+        parts = [held[file][f"{key}/{n}"].flatten() for n, file in pieces if f"{key}/{n}" in held[file]]
+        if not parts or len(parts) < len(pieces):
+            refuse(f"{path}: {key}", "all its pieces", f"{len(parts)} of {len(pieces)}")
+        flat = torch.cat(parts)
         if flat.numel() != math.prod(shape):
             refuse(f"{path}: {key}", f"shape {tuple(shape)}", f"{flat.numel()} numbers")
         tensors[key] = flat.reshape(shape).clone()

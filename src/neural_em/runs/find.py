@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,9 @@ class TrainedRun:
 
     name: str  # what to call it
     experiment: Experiment  # its settings; those of the last stage, where there were stages
-    load: Callable[[torch.device | str], Model]  # gives the model on a device
+    weights: Path  # its weight file
     data_known: bool = True  # whether the experiment's data are those it was trained on; else they have to be named
     folder: Path | None = None  # its run folder, where it has one
-    weights: Path | None = None  # its weight file, where it has one
     which: str = "best"  # ``best`` or ``last``: which epoch's weights these are
     notes: tuple[str, ...] = ()  # what a reader of its scores has to know
 
@@ -58,9 +57,9 @@ class TrainedRun:
         """What training logged, one row an epoch; the epochs of stages count on."""
         return [] if self.folder is None else read_metrics(self.folder)
 
-    def fingerprint(self) -> str | None:
-        """Tells one content of the weight file from another."""
-        return None if self.weights is None else checksum(self.weights)
+    def load(self, device: torch.device | str) -> Model:
+        """The model, on a device."""
+        return load(self.weights, device)
 
 
 @dataclass
@@ -71,15 +70,11 @@ class Found:
     problems: list[str] = field(default_factory=list)
 
 
-def find_runs(
-    sources: Iterable[str | os.PathLike[str]], which: str = "best", preset: str | None = None
-) -> Found:  # fmt: skip
-    """The trained models at some places.
+def find_runs(sources: Iterable[str | os.PathLike[str]], which: str = "best", preset: str | None = None) -> Found:
+    """The trained models at some places: run folders, also of several seeds, weight files, names of shipped models.
 
-    Args:
-        sources: run folders (one of several seeds gives all of them), weight files, or names of shipped models.
-        which: ``best`` or ``last``, the epoch whose weights to take.
-        preset: whose data to use, for models that do not say what they were trained on.
+    ``which`` epoch's weights to take: ``best`` or ``last``. ``preset``: whose data to use, for models that do not say
+    what they were trained on.
     """
     if which not in WEIGHTS:
         unknown("weights", which, WEIGHTS)
@@ -150,11 +145,10 @@ def _from_folder(path: Path, which: str, preset: str | None) -> TrainedRun:
             notes.append(f"only {done[-1].name} of {stages} has begun, its weights are used")
         experiment = experiment.stage(stages - 1)
     if not file.is_file():
-        refuse(f"{path}", f"{WEIGHTS[which]}, which the first epoch writes", _without_weights(record))
+        why = record.problem or record.stopped
+        refuse(f"{path}", f"{WEIGHTS[which]}, which the first epoch writes", f"none ({why})" if why else "none yet")
     notes += [text for text in (_exchanged(file, path), record.shortfall) if text]
-    run = TrainedRun(
-        path.resolve().name, experiment, lambda device: load(file, device), known, path, file, which, tuple(notes)
-    )
+    run = TrainedRun(path.resolve().name, experiment, file, known, path, which, tuple(notes))
     return _with_preset(run, preset)
 
 
@@ -172,7 +166,7 @@ def _from_card(card: Card, name: str, preset: str | None) -> TrainedRun:
     data = configs.from_dict(DataConfig, card.notes["data"], f"{card.path}: notes: data") if known else DataConfig()
     training = TrainingConfig() if card.components is None else TrainingConfig(components=card.components)
     experiment = Experiment(name, card.config, data, training)
-    run = TrainedRun(name, experiment, card.load, known, weights=card.path)
+    run = TrainedRun(name, experiment, card.path, known)
     return _with_preset(run, preset, keep_components=card.components is not None)
 
 
@@ -192,27 +186,19 @@ def _exchanged(file: Path, folder: Path) -> str:
     stages = sub_folders(folder, "stage-") if file.parent == folder else []
     record = Record.read(stages[-1] if stages else file.parent)  # a staged run's weights are its last stage's
     written = record.sha256.get(file.name)
-    if written is None or record.stopped is None:  # a run that goes on may have written newer ones just now
-        return ""
-    if checksum(file) == written:
+    if written is None or record.stopped is None or checksum(file) == written:  # one that goes on may write newer ones
         return ""
     return f"{file.name} is not the file that this run wrote"
 
 
-def _without_weights(record: Record) -> str:
-    problem = record.problem or record.stopped
-    return f"none ({problem})" if problem else "none yet"
-
-
 def _each_once(runs: list[TrainedRun]) -> tuple[list[TrainedRun], list[str]]:
     """The runs without those named before, which are no seeds of their own, and a line about each of these."""
-    kept: dict[object, TrainedRun] = {}
+    kept: dict[Path, TrainedRun] = {}
     again = []
     for run in runs:
-        place = run.weights.resolve() if run.weights is not None else id(run)
-        if place in kept:
-            again.append(f"{run.name}: the same weights as {kept[place].name}")
-        kept.setdefault(place, run)
+        first = kept.setdefault(run.weights.resolve(), run)
+        if first is not run:
+            again.append(f"{run.name}: the same weights as {first.name}")
     return list(kept.values()), again
 
 
@@ -221,9 +207,8 @@ def _told_apart(runs: list[TrainedRun]) -> list[TrainedRun]:
     names = [run.name for run in runs]
     apart: list[TrainedRun] = []
     for number, run in enumerate(runs, start=1):
-        place = run.folder or run.weights
         if names.count(run.name) > 1:
-            name = str(place) if place is not None else f"{run.name} ({number})"
+            name = str(run.folder or run.weights)
             run = replace(run, name=name if name not in [r.name for r in apart] else f"{name} ({number})")
         apart.append(run)
     return apart

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from neural_em.data.dataset import Dataset, MemoryDataset
 from neural_em.errors import refuse
 from neural_em.model import BaseConfig, Model
 from neural_em.runs.folder import opened
@@ -20,9 +20,6 @@ from neural_em.training.config import TrainingConfig
 from neural_em.training.loop import Callback, outcomes, take_turns
 from neural_em.training.state import Outcome
 from neural_em.training.stop import Stop
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,6 @@ def fit(
 
 def _dataset(data: Dataset | Tensor, name: str, model: Model) -> Dataset:
     """Frames as a data set on the model's device; a data set if it fits the model."""
-    from neural_em.data.dataset import MemoryDataset
-
     size = (model.config.channels, model.config.height, model.config.width)
     if isinstance(data, Tensor):
         if data.dim() != 5 or tuple(data.shape[2:]) != size or 0 in data.shape:

@@ -43,7 +43,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
         try:
-            self._clear()
+            for left in self.path.glob(".*.partial*"):  # by killed processes: nobody else writes while it is locked
+                with contextlib.suppress(OSError):
+                    left.unlink()
             if has_begun(self.path):
                 compare(self.path, config)
             write_whole(self.path / CONFIG, configs.dump(config).encode())
@@ -80,12 +82,6 @@ class RunFolder:
         if (CHECKPOINTS in names and parts) or (has_parts and not parts):
             kinds = ("a single run", "runs in sub-folders (several seeds or stages)")
             refuse(f"{self.path}", f"{kinds[parts]} or a new folder", kinds[not parts])
-
-    def _clear(self) -> None:
-        """Removes what killed processes left half-written; nobody else writes here while the folder is locked."""
-        for path in self.path.glob(".*.partial*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
     def _take_lock(self) -> None:
         self._lock = open(  # noqa: SIM115 (open as long as the run)

@@ -79,15 +79,12 @@ class Record(Ended):
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values; of parts that a run does not have, nothing."""
-        values = {name: value for name, value in configs.to_dict(self).items() if name not in _OF_PARTS}
-        parts = {name: getattr(self, name) for name in _OF_PARTS}
-        parts = {name: {each: part.to_dict() for each, part in runs.items()} for name, runs in parts.items() if runs}
+        parts = {name: runs for name, runs in (("stages", self.stages), ("runs", self.runs)) if runs}
+        plain = {name: {each: part.to_dict() for each, part in runs.items()} for name, runs in parts.items()}
         if self.seeds is not None:
-            return {"seeds": self.seeds, **parts}
-        return {**{name: value for name, value in values.items() if name != "seeds" and value != {}}, **parts}
-
-
-_OF_PARTS = ("stages", "runs")
+            return {"seeds": self.seeds, **plain}
+        values = configs.to_dict(dataclasses.replace(self, stages={}, runs={}))
+        return {**{name: value for name, value in values.items() if name != "seeds" and value != {}}, **plain}
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
 
+from neural_em.data import Dataset
 from neural_em.errors import NeuralEMError
 from neural_em.files import checksum, told, write_whole
 from neural_em.model import BaseConfig, Model
@@ -32,10 +33,6 @@ from neural_em.training.display import line
 from neural_em.training.loop import Callback, Run, Steps
 from neural_em.training.state import NOT_A_NUMBER, Progress, Snapshot
 from neural_em.training.stop import Stop
-
-if TYPE_CHECKING:
-    from neural_em.data import Dataset
-
 
 EVENTS = "tensorboard"
 NO_EVENTS = "no TensorBoard events are written: tensorboard is not installed (pip install neural-em[tensorboard])"
@@ -198,8 +195,7 @@ def train_in(
         for text in (*notes, "" if writer is None else writer.note):
             if text:
                 run.tell("note", text=text)
-        outcome = yield from run.train()
-        return outcome if writer is None else dataclasses.replace(outcome, path=writer.path)
+        return (yield from run.train())
     finally:
         if writer is not None:
             writer.close()

@@ -153,8 +153,7 @@ class Run:
         if best:
             self.model.load_state_dict(best)
         outcome = Outcome(self.name, self.model, self.stopped or settled or "", self.progress)
-        self.tell("stop", outcome=outcome)
-        return outcome
+        return self.tell("stop", outcome=outcome)["outcome"]  # who keeps the run says where
 
     def _set_up(self) -> None:
         """Goes back to the start, in all processes alike."""
@@ -209,13 +208,12 @@ class Run:
         self.progress.epoch_seconds += now - self._clock
         self._clock = now
 
-    def tell(self, event: str, **info: Any) -> None:
-        """Tells everybody who wants to know, in the first process."""
-        if not distributed.is_first():
-            return
+    def tell(self, event: str, **info: Any) -> dict[str, Any]:
+        """Tells everybody who wants to know, in the first process; gives what they left of it."""
         info = {"run": self.name, "epochs": self.epochs, "steps": self.steps, **info}
-        for callback in self.callbacks:
+        for callback in self.callbacks if distributed.is_first() else ():
             callback(event, info)
+        return info
 
 
 def take_turns(runs: Mapping[str, Steps], device: torch.device) -> dict[str, Outcome | NeuralEMError]:
