@@ -1,7 +1,5 @@
 """Objects found: a trained model on sequences it has never seen, as numbers, an animation and a page."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace

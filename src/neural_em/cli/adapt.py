@@ -1,7 +1,5 @@
 """``nem adapt``: training on a clip of the user's own, in one command."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

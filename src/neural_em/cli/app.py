@@ -1,7 +1,5 @@
 """The command itself: collects the subcommands and turns every mistake into one line and exit status 2."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

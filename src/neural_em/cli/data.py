@@ -1,7 +1,5 @@
 """``nem data``: makes the paper's data sets as files, and pictures of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``nem evaluate``: scores trained runs, on their own data or on others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``nem figure`` and ``nem report``: what trained runs look like, as the paper's figures and as one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``nem models``, ``nem export`` and ``nem demo``: what trained models there are, and what can be done with one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Options that several subcommands share, and the bar that shows how far they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

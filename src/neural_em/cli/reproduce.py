@@ -1,7 +1,5 @@
 """``nem reproduce``: the paper's results from one command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``nem segment``: a trained model on the user's own images and video."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

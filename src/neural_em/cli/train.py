@@ -1,7 +1,5 @@
 """``nem train`` and ``nem presets``: every experiment of the paper from one command."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

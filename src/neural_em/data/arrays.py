@@ -1,7 +1,5 @@
 """NumPy files: arrays of frames and of labels, opened without pickles and without trusting their headers."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

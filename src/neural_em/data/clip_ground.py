@@ -4,8 +4,6 @@ Frames are looked at a few times larger than the model sees them, however large 
 memory and still gives sharp edges. Shapes: frames (C,H,W), samples (N,C,H,W), in [0, 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Kinds of data in colour: upright pictures that fly, and geometric figures of any size and angle."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every source of sequences looks like to training and evaluation, held in memory or made batch by batch."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path

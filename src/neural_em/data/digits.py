@@ -1,7 +1,5 @@
 """Flying MNIST: handwritten digits, halved, that fly in straight lines and bounce off the walls."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

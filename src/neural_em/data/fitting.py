@@ -1,7 +1,5 @@
 """Brings the user's frames to the size and channels that are asked for, and labels back to the frames' own size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

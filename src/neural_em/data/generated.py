@@ -3,8 +3,6 @@
 Scenes are drawn first, and painted when their frames, a hundred times as large, are asked for.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Colours and what is behind the objects: black, one colour, a gradient or a texture; the same bits on every device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Groups ``training``, ``validation`` and ``test``, each with the datasets ``featu
 shape (T, N, H, W, C) in float32. Static data has T = 1.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Reading image files, and finding them in folders."""
 
-from __future__ import annotations
-
 import logging
 import re
 import warnings

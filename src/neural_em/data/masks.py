@@ -1,7 +1,5 @@
 """True groups for the user's own frames: label images of the same names, or arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

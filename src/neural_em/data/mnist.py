@@ -1,7 +1,5 @@
 """MNIST's digits, from IDX files in a folder or the cache, or downloaded."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

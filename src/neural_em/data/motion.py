@@ -1,7 +1,5 @@
 """Motion in a box, in whole numbers: reflected at the walls without pausing, the same on every device."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ ten are used whole in every split, and the data set's note says so. Where window
 dealt out so, and windows are cut from each stretch. The part ``all`` is everything, undivided.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

@@ -4,8 +4,6 @@ An object shows a picture's cells at its place, size and angle; later objects hi
 for the host, so that painting can be a part of a CUDA graph.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

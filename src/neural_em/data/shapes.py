@@ -1,7 +1,5 @@
 """Static and flying shapes: squares, triangles and upside-down triangles on black."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """One image, folder of images, GIF, video or array as a stream of frames at their own size, in bounded memory."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

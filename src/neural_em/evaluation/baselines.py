@@ -1,7 +1,5 @@
 """Groupings that need no learning, scored beside the model so that its number means something."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

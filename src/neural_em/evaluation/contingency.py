@@ -1,7 +1,5 @@
 """Tables of how many scored pixels each group shares with each component: all that clustering scores need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

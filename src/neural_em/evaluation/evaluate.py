@@ -1,7 +1,5 @@
 """Runs a model over a data set and scores every step of every sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass

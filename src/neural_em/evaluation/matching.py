@@ -1,7 +1,5 @@
 """Matched intersection over union: each object with the component that the best one-to-one matching gives it."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -4,8 +4,6 @@ Pixels with group 0 are not scored. An image with nothing to score is NaN. Every
 device the maps are on, with scikit-learn's conventions where a score is not defined by its formula.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, NamedTuple
 

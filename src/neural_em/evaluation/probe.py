@@ -4,8 +4,6 @@ The readouts are trained on one half of the sequences and scored on the other. O
 closed form), one a network with a hidden layer; how strongly each is held back is chosen on a fifth of its own half.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Training on a clip of the user's own, with everything chosen: windows, ground, threshold, epochs."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass, replace

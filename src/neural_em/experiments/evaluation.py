@@ -1,7 +1,5 @@
 """Evaluates trained runs: on the data they were trained for, or on others that are named as differences."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The weights of a trained model that training begins with."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The user's own data for a model, trained or to be trained: fitted to it as ``nem segment`` fits them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Trains an experiment: one run, several seeds together, several stages in a row, or both."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterable

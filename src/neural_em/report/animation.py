@@ -1,7 +1,5 @@
 """A sequence as a moving picture: the input, the assignment and each component side by side, as GIF or MP4."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

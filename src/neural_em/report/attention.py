@@ -1,7 +1,5 @@
 """How much components heed each other, drawn: lines between what they hold, and the whole table of numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw

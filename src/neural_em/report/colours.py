@@ -1,7 +1,5 @@
 """The colours of components and groups: always the same colour for the same index, safe for the colour-blind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The paper's pictures of groupings, drawn pixel for pixel: static images step by step, and sequences over time."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The labels of frames as they come, to a stream: one line of JSON, one PNG or one NumPy array a frame."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The one writer of moving pictures, one picture at a time, of any length: MP4 where ffmpeg is at hand, else GIF."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One self-contained HTML page about one or several runs: scores, players, curves and configuration."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """Panels: one sequence's input, assignment and predictions as small RGB pictures, and how they are laid out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

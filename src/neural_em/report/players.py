@@ -1,7 +1,5 @@
 """A sequence as a player inside a page: one PNG sprite for each panel, stepped through by the page's script."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -1,7 +1,5 @@
 """The paper's curves and bars, and those of a training run: numbers in, matplotlib figures out."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

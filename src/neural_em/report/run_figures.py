@@ -1,7 +1,5 @@
 """The paper's figures from trained runs: groupings, sequences, scores per step, prediction errors, learning curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

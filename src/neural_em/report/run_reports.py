@@ -1,7 +1,5 @@
 """What trained runs made of their data, ready to be drawn: scores, single sequences, and whole reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A segmented clip as a folder: label images, soft assignments, movies, scores; frame by frame, in bounded memory."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

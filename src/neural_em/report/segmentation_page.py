@@ -1,7 +1,5 @@
 """The page of a segmented clip: clip, overlay, tracks, components and the number of objects, frame by frame."""
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Matplotlib's charts inside a page: SVG that takes its colours from the page, so that it follows light and dark."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

@@ -1,7 +1,5 @@
 """Tables in Markdown."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

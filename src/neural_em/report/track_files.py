@@ -1,7 +1,5 @@
 """The tracks of a segmented clip as files: a table, and JSON after COCO's conventions; frame by frame."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator

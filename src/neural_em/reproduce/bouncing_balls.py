@@ -4,8 +4,6 @@ S. van Steenkiste, M. Chang, K. Greff, J. Schmidhuber: Relational Neural Expecta
 results are bars without numbers, so the page compares the models with each other and with a frame that stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

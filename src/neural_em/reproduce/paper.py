@@ -4,8 +4,6 @@ K. Greff, S. van Steenkiste, J. Schmidhuber: Neural Expectation Maximization, NI
 and deviations over five runs; 'AMI' is normalised by the larger entropy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 

@@ -1,7 +1,5 @@
 """What is known of the runs behind the results: from the run folders, and from earlier records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """The results as a Markdown page: paper and ours side by side, every run, and what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

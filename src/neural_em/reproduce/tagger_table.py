@@ -1,7 +1,5 @@
 """Tagger beside the models of this package, on images of both sizes, read with noise and without."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

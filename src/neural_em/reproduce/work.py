@@ -1,7 +1,5 @@
 """Trains what is missing, evaluates what is missing, and writes down what there is; goes on where it stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

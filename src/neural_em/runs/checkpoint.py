@@ -4,8 +4,6 @@ A checkpoint is written under another name, forced onto the disk and then rename
 So whatever moment a process is killed at, the newest folder under its final name is whole.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

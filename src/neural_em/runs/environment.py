@@ -1,7 +1,5 @@
 """What a run was made with: versions, commit, device, command."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

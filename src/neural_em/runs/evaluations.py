@@ -1,7 +1,5 @@
 """Results of evaluations: written as files, and found again in a run's folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple

@@ -1,7 +1,5 @@
 """Trained models, found again: run folders, folders of several seeds or stages, weight files and shipped models."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

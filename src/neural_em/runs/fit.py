@@ -1,7 +1,5 @@
 """Training from Python: the same as the command does, without a command line."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import nullcontext

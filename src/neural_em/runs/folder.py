@@ -3,8 +3,6 @@
 A folder belongs to one config for good and to one process at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

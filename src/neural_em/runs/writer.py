@@ -4,8 +4,6 @@ An epoch's checkpoint comes first; weights, metrics and summary are made from wh
 where a kill came between. The writing is done by a second thread, one task after the other, while training goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

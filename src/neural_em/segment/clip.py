@@ -4,8 +4,6 @@ EM first runs several steps on the first frame, from several random starts, whic
 the clip; the best one goes on with one step for each frame that follows. An image is a clip of one frame.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice

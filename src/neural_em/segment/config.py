@@ -1,7 +1,5 @@
 """How to segment, and what frames have to become for a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args

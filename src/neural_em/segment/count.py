@@ -1,7 +1,5 @@
 """How many objects there are: of more components than needed, those that stand for an object of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Frames as they come, from a camera or another program: raw ones of a known size, or JPEG pictures in a row."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

@@ -1,7 +1,5 @@
 """What becomes of single pixels: background, foreground, explained or not. Shapes: x (C,H,W), psi (K,C,H,W)."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """EM over a stream of frames: several starts race through the first of them, and again wherever the scene is lost."""
 
-from __future__ import annotations
-
 import copy
 import statistics
 from collections import deque

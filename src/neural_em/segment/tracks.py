@@ -1,7 +1,5 @@
 """Objects through time: where each one is in each frame, under one number, and how well that matches true tracks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Whether a model knows a clip: measures that need no masks, and what to say of them."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
