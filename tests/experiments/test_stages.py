@@ -56,7 +56,7 @@ def test_the_memory_handed_on_is_that_of_the_best_epoch(tmp_path: Path, monkeypa
     """Which is not the last: a run that ends with that epoch has the same memory in its checkpoint."""
     losses = iter([5.0, 1.0, 5.0, 5.0, 5.0, 5.0, 1.0])  # of two stages, then of the other run
     scores = Validation(0, 1.0, 1.0, 0.5)
-    monkeypatch.setattr(loop, "validate", lambda *_: scores._replace(loss=next(losses)))
+    monkeypatch.setattr(loop, "validate", lambda *_: scores._replace(validation_loss=next(losses)))
     run(build("flying-shapes", CARRIED), tmp_path / "staged")
     assert read(tmp_path / "staged" / "stage-1" / "summary.json")["best_epoch"] == 2
     run(build("flying-shapes", [*TINY, "training.learning_rate=0.3"]), tmp_path / "two epochs")
