@@ -36,6 +36,8 @@ class SegmentConfig(Checked):
             what the clip asks for.
         every: look at every Nth frame only.
         count: K is more than enough: components that own next to nothing, or the same as another, get no label.
+        follow: where the ground is known, labels are objects: what is never apart is one, and objects keep their labels
+            while they touch. If not, labels are the model's components.
     """
 
     components: int
@@ -50,6 +52,7 @@ class SegmentConfig(Checked):
     background: str = "auto"
     every: int = 1
     count: bool = False
+    follow: bool = True
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "components": integer(1, MAX_COMPONENTS),
@@ -61,6 +64,7 @@ class SegmentConfig(Checked):
         "background": text,
         "every": integer(1, 1 << 20),
         "count": flag,
+        "follow": flag,
     }
 
     def fitting(self, model: BaseConfig) -> Fitting:
