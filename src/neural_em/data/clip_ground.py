@@ -169,8 +169,8 @@ def from_file(path: str, fitting: Fitting) -> Ground:
     return Ground("file", picture, tolerance)
 
 
-def choose(samples: Picture, binary: bool) -> tuple[Ground | None, str]:
-    """The ground that a clip asks for, if any, and why in a few words."""
+def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
+    """The ground that a clip asks for, if any, and why in a few words; ``binary`` is for a model of binary pixels."""
     if len(samples) < FEW:
         return None, f"none: {FEW} frames or more would tell it"
     black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())

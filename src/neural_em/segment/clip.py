@@ -153,7 +153,7 @@ class Segmentation(Iterator[Segmented]):
         for i, (position, frame) in enumerate(islice(enumerate(self._clip), 0, len(held) * self.config.every, self.config.every)):
             x, theta, psi, gamma, loss, *prior = held[i]
             tensors = [torch.from_numpy(each) for each in (theta, psi, gamma)]
-            step = Step(*tensors, float(loss), torch.from_numpy(prior[0]) if prior else None)
+            step = Step(*tensors, float(loss.item()), torch.from_numpy(prior[0]) if prior else None)
             labels = scene.labels(i)
             yield self._finished(position, frame, x, step, self._look, labels, filled(labels))
 

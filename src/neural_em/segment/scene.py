@@ -107,6 +107,16 @@ class Scene:
             labels[inside] = table[self._group[number][owners[inside]]] if len(table) > 1 else table[0]
         return labels
 
+    def summary(self) -> dict[str, Any]:
+        """The objects; components that are on one object alone, and so are one; components that hold several."""
+        homes: dict[int, list[int]] = defaultdict(list)
+        for each in self.found:
+            for k in each["components"]:
+                homes[k].append(each["label"])
+        own = [[k for k in each["components"] if len(homes[k]) == 1] for each in self.found]
+        return {"objects": self.found, "merged": [each for each in own if len(each) > 1],
+                "shared": {str(k): sorted(set(home)) for k, home in sorted(homes.items()) if len(set(home)) > 1}}  # fmt: skip
+
     def _look(self, i: int, labels: Array, owners: Array, alone: set[int]) -> None:
         """Notes where objects are, and of what components, as far as they are alone."""
         centres = {}
@@ -194,3 +204,17 @@ def filled(labels: Array) -> Array:
         return np.ones_like(labels)
     nearest = ndimage.distance_transform_edt(labels == 0, return_distances=False, return_indices=True)
     return np.asarray(labels[tuple(nearest)])
+
+
+def told(summary: dict[str, Any]) -> list[str]:
+    """What to say of a summary, in a few lines."""
+    count = len(summary["objects"])
+    lines = [f"{count} object{'' if count == 1 else 's'} followed through the clip (--raw labels components instead)"]
+    lines += [f"components {_listed(each)} are never apart: taken for one object" for each in summary["merged"]]
+    for k, labels in summary["shared"].items():
+        lines.append(f"component {k} is on objects {_listed(labels)}: told apart by how they move")
+    return lines
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
