@@ -33,7 +33,13 @@ def segment(
     ] = False,
     every: Annotated[int, typer.Option(help="Look at every Nth frame only.")] = 1,
     steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
-    starts: Annotated[int, typer.Option(help="Random starts, run through the first frames; the best one is kept.")] = 8,
+    starts: Annotated[
+        int | None,
+        typer.Option(
+            help="Random starts, run through the first frames; the best one is kept.",
+            show_default="8, or 2 where objects are followed",
+        ),
+    ] = None,
     separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
     fit: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
-from neural_em.segment.config import SegmentConfig
+from neural_em.segment.config import FEWER_STARTS, SegmentConfig
 from neural_em.segment.count import Counter
 from neural_em.segment.pixels import Step, background, prior_of
 from neural_em.segment.scene import Scene, filled
@@ -63,7 +64,7 @@ class Segmentation(Iterator[Segmented]):
     """
 
     def __init__(self, clip: Source, model: Model, config: SegmentConfig, truth: Masks | None, live: bool) -> None:
-        self.model, self.config, self.stream = model, config, Stream(model, config)
+        self.model, self.config = model, config
         self.fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
         self._look: Fitting | None = None
         self._counter, self._stems = Counter(), clip.stems()
@@ -72,8 +73,9 @@ class Segmentation(Iterator[Segmented]):
         self.choice = "none"
         self.progress: Callable[[int], None] = lambda done: None
         frames = self._learn(frames)
-        again = not (live or config.separate or getattr(clip, "once", False))
-        self.scene = Scene() if config.follow and again and self.ground is not None else None
+        self.scene = Scene() if config.follow and not live and self._known_ground() else None
+        fewer = self.scene is not None and config.starts is None
+        self.stream = Stream(model, replace(config, starts=FEWER_STARTS) if fewer else config)
         seen = ((position, frame, *self._seen(position, frame)) for position, frame in frames)
         pairs = ((each, each[2]) for each in seen)
         steps = ((each, self.stream.look(x)) for each, x in pairs) if live else self.stream.through(pairs)
@@ -105,6 +107,10 @@ class Segmentation(Iterator[Segmented]):
             self.ground = learned if config.background == "median" else grounds.flat(samples, learned)[0]
             self.choice = f"{config.background}: as asked"
         return chain(ahead, frames)
+
+    def _known_ground(self) -> bool:
+        """Whether objects can be followed: in front of a ground, in frames that can be read again."""
+        return self.ground is not None and not self.config.separate and not getattr(self._clip, "once", False)
 
     def _settled(self, once: bool) -> bool:
         """Whether the choice of a ground is made already, by the other settings or by the model."""
@@ -147,13 +153,14 @@ class Segmentation(Iterator[Segmented]):
             parts = [each.float().cpu().numpy() for each in step[:3]]
             scene.add(look, there, parts[2])
             prior = [] if step.prior is None else [step.prior.float().cpu().numpy()]
-            held.add(x, *parts, np.array(step.loss), *prior)
+            held.add(x, np.array(step.loss), *parts, *prior)
             self.progress(number)
         scene.finish()
-        for i, (position, frame) in enumerate(islice(enumerate(self._clip), 0, len(held) * self.config.every, self.config.every)):
-            x, theta, psi, gamma, loss, *prior = held[i]
-            tensors = [torch.from_numpy(each) for each in (theta, psi, gamma)]
-            step = Step(*tensors, float(loss.item()), torch.from_numpy(prior[0]) if prior else None)
+        every = self.config.every
+        for i, (position, frame) in enumerate(islice(enumerate(self._clip), 0, every * len(held), every)):
+            x, loss, *tensors = held[i]
+            theta, psi, gamma, *own = (torch.from_numpy(each) for each in tensors)
+            step = Step(theta, psi, gamma, float(loss.item()), own[0] if own else None)
             labels = scene.labels(i)
             yield self._finished(position, frame, x, step, self._look, labels, filled(labels))
 

@@ -13,6 +13,7 @@ from neural_em.model import BaseConfig
 
 Channels = Literal["grey", "binary", "colour"]
 MAX_COMPONENTS = 64  # as many as can be told apart by colour
+STARTS, FEWER_STARTS = 8, 2  # usually; where objects are followed, which depends less on the model
 SPARE = 12  # components for an unknown number of objects, at least
 
 
@@ -24,6 +25,7 @@ class SegmentConfig(Checked):
         components: K; need not be what the model was trained with.
         steps: EM steps on the first frame; ``None``: the model's own number for a single image.
         starts: random starts, run side by side through the first frames; the one with the lowest loss goes on.
+            ``None``: 8, or 2 where objects are followed, which depends less on the model.
         separate: every frame is an image of its own, not the next moment of the one before.
         seed: of the starts and of the input noise.
         fit: how frames come to the model's size: ``resize`` stretches them, ``crop`` cuts out the centre,
@@ -42,7 +44,7 @@ class SegmentConfig(Checked):
 
     components: int
     steps: int | None = None
-    starts: int = 8
+    starts: int | None = None
     separate: bool = False
     seed: int = 0
     fit: Fit = "resize"
@@ -56,7 +58,7 @@ class SegmentConfig(Checked):
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "components": integer(1, MAX_COMPONENTS),
-        "starts": integer(1, 1000),
+        "starts": optional(integer(1, 1000)),
         "steps": optional(integer(1)),
         "threshold": number("a number from 0 to 1", 0, 1),
         "fit": choice(get_args(Fit)),

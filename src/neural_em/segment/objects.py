@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Array = NDArray[Any]
+Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
 GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
 _LEAST = 0.001  # of the frame: smaller patches are no objects
 _TORN = 3  # frames that two parts have to be apart to be two
@@ -60,7 +61,7 @@ class Follower:
         self.things = things or []
         self.count, self._frame = count, -1
 
-    def add(self, frame: Array, there: Array, gamma: Array, before: Array | None = None) -> tuple[Array, dict[int, int]]:
+    def add(self, frame: Array, there: Array, gamma: Array, before: Array | None = None) -> Found:
         """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
 
         ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
@@ -210,22 +211,20 @@ def _fitted(things: list[Thing], frame: Array, inside: Array) -> list[Array]:
             corner = thing.corner(places[i]) + rim - reach
             part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
             shown = sliding_window_view(wide[:, part[0], part[1]], (h, w), axis=(1, 2))[:, ::step, ::step]
-            wrong = np.minimum(1, np.abs(shown - thing.picture[:, None, None]).max(axis=0) / _CONTRAST)  # (side,side,h,w)
+            away = np.abs(shown - thing.picture[:, None, None]).max(axis=0)  # (side,side,h,w)
+            wrong = np.minimum(1, away / _CONTRAST)
             rest = np.min([each for j, each in enumerate(errors) if j != i], axis=0)[part]
             unexplained = sliding_window_view(np.where(patch[part], rest, 0), (h, w))[::step, ::step]
             gain = np.maximum(0, unexplained - wrong) * thing.mask
             lost = sliding_window_view(ground[part], (h, w))[::step, ::step] & thing.mask
             far = np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step])
             score = gain.sum(axis=(2, 3)) - lost.sum(axis=(2, 3)) - 0.002 * thing.mask.sum() * far
-            row, column = np.unravel_index(score.argmax(), score.shape)
+            best = np.unravel_index(score.argmax(), score.shape)
+            top, left = corner + step * np.array(best)
             errors[i] = np.ones(patch.shape, np.float32)
-            top, left = corner + (step * row, step * column)
-            errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[row, column], 1)
-            places[i] = places[i] + (step * row - reach, step * column - reach)
+            errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
+            places[i] = places[i] + step * np.array(best) - reach
     return places
-
-
-Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
 
 
 def chosen(one: Found, other: Found) -> Array:
@@ -234,7 +233,7 @@ def chosen(one: Found, other: Found) -> Array:
     Where they tell the same number apart, those with more objects elsewhere, or whose were alone a shorter while ago.
     """
     labels = one[0].copy()
-    patches, count = ndimage.label((one[0] > 0) | (other[0] > 0), np.ones((3, 3)))
+    patches, _ = ndimage.label((one[0] > 0) | (other[0] > 0), np.ones((3, 3)))
     for patch, box in enumerate(ndimage.find_objects(patches), start=1):
         inside = patches[box] == patch
         value = []

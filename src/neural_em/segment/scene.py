@@ -114,8 +114,8 @@ class Scene:
             for k in each["components"]:
                 homes[k].append(each["label"])
         own = [[k for k in each["components"] if len(homes[k]) == 1] for each in self.found]
-        return {"objects": self.found, "merged": [each for each in own if len(each) > 1],
-                "shared": {str(k): sorted(set(home)) for k, home in sorted(homes.items()) if len(set(home)) > 1}}  # fmt: skip
+        shared = {str(k): sorted(set(home)) for k, home in sorted(homes.items()) if len(set(home)) > 1}
+        return {"objects": self.found, "merged": [each for each in own if len(each) > 1], "shared": shared}
 
     def _look(self, i: int, labels: Array, owners: Array, alone: set[int]) -> None:
         """Notes where objects are, and of what components, as far as they are alone."""
