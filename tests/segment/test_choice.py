@@ -39,3 +39,8 @@ def test_by_the_look_of_the_clip(tmp_path: Path, frames: NDArray[np.float32], na
 def test_frames_from_a_pipe_are_not_looked_at() -> None:
     assert usual_model(PipeSource(io.BytesIO(), (8, 8, 1)))[0] == "flying-shapes"
     assert usual_model(PipeSource(io.BytesIO()))[0] == "sprites"
+
+
+def test_who_asks_for_grey_frames_gets_a_model_that_sees_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "clip.npy", balls(3, colour=True)[0])
+    assert usual_model(open_source(tmp_path / "clip.npy"), grey=True)[0] == "flying-shapes"

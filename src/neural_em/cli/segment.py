@@ -15,7 +15,9 @@ from neural_em.errors import NeuralEMError, printable, refuse
 
 def segment(
     source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
-    out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write.", show_default="segmented- and the clip's name")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A shipped model's name, a run folder or a weight file.", show_default="by the clip's look"),
@@ -70,7 +72,7 @@ def segment(
     """Find the objects in an image or a video of your own.
 
     INPUT is an image, a folder of images, a video, a GIF or an array. Label images, tracks, soft assignments,
-    predictions, theta, an overlay video and a page to step through go into the folder of --out. With - for INPUT,
+    predictions, theta, an overlay video and a page to step through go into a folder. With - for INPUT,
     frames are read from standard input, JPEG pictures or raw ones of a --size; without --out their labels are written
     as they come.
     """
@@ -84,10 +86,11 @@ def segment(
     from neural_em.storage.pretrained import find_model
     from neural_em.training.device import choose
 
-    if out is None and str(source) != "-":
-        raise NeuralEMError("missing option '--out' (see nem segment --help)")
     clip = _clip(source, size, masks)
-    name, why = usual_model(clip) if model is None else (model, "")
+    if out is None and str(source) != "-":
+        out = Path(f"segmented-{source.absolute().stem}")
+    binary = invert or threshold is not None or channels in ("grey", "binary")
+    name, why = usual_model(clip, binary) if model is None else (model, "")
     card = find_model(name)
     (run,) = find_runs([card.path]).runs
     if why:
@@ -107,7 +110,8 @@ def segment(
     check_out(cast(Path, out))
     typer.echo(f"background: {printable(frames.choice)}")
     watch = Watch(frames, usual(run, network, count, choose(device)))
-    about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}
+    about = {"source": str(source), "model": card.name, **dataclasses.asdict(frames.stream.config),
+             "ground": frames.choice}  # fmt: skip
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)
 

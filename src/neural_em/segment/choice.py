@@ -14,8 +14,13 @@ _SIDE = 28  # pixels of the silhouettes' frames
 _LOOKED_AT = 20  # frames in which something has to be seen
 
 
-def usual_model(clip: Source) -> tuple[str, str]:
-    """The name of a model for a clip, and why: silhouettes on a coarse grid have one of their own."""
+def usual_model(clip: Source, grey: bool = False) -> tuple[str, str]:
+    """The name of a model for a clip, and why: silhouettes on a coarse grid have one of their own.
+
+    ``grey``: the user has said how to make frames grey, or black and white.
+    """
+    if grey:
+        return SILHOUETTES, "frames without colour, as asked"
     if getattr(clip, "once", False):  # these frames cannot be looked at twice
         return (OBJECTS, "frames in colour") if clip.colour else (SILHOUETTES, "grey frames as they come")
     coarse = Fitting(_SIDE, _SIDE, "binary", "resize")

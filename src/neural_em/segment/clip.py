@@ -27,7 +27,7 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
-from neural_em.segment.config import FEWER_STARTS, SegmentConfig
+from neural_em.segment.config import FEWER_STARTS, STARTS, SegmentConfig
 from neural_em.segment.count import Counter
 from neural_em.segment.pixels import Step, background, prior_of
 from neural_em.segment.scene import Scene, filled
@@ -74,8 +74,8 @@ class Segmentation(Iterator[Segmented]):
         self.progress: Callable[[int], None] = lambda done: None
         frames = self._learn(frames)
         self.scene = Scene() if config.follow and not live and self._known_ground() else None
-        fewer = self.scene is not None and config.starts is None
-        self.stream = Stream(model, replace(config, starts=FEWER_STARTS) if fewer else config)
+        starts = config.starts or (STARTS if self.scene is None else FEWER_STARTS)
+        self.stream = Stream(model, replace(config, starts=starts))
         seen = ((position, frame, *self._seen(position, frame)) for position, frame in frames)
         pairs = ((each, each[2]) for each in seen)
         steps = ((each, self.stream.look(x)) for each, x in pairs) if live else self.stream.through(pairs)
