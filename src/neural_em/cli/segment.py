@@ -157,12 +157,13 @@ def _reading(run: Any, source: str, fit: str | None, channels: str | None, thres
 
     own = own_data(run, source, None)
     trained = run.data_known and isinstance(run.experiment.data, FileConfig)
+    grounds = trained and isinstance(run.experiment.model.prior, str)
     return {
         "fit": own.fit if fit is None else fit,
         "channels": own.channels if channels is None and trained else channels,
         "threshold": own.threshold if threshold is None else threshold,
-        # a model that was trained on files knows them as they were read
-        "background": run.experiment.data.background if background == "auto" and trained else background,
+        # a model that was trained on files knows them as they were read; with a ground of its own it knows any
+        "background": run.experiment.data.background if background == "auto" and trained and not grounds else background,
     }
 
 
