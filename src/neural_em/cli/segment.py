@@ -96,7 +96,7 @@ def segment(
     if why:
         typer.echo(f"model: {name}: {why} (--model names another)", err=out is None)
     kinds = _reading(run, str(source), fit, channels, threshold, background)
-    count, auto = _count(components, card.components)
+    count, auto = _count(components, card)
     config = SegmentConfig(count, steps, starts, separate, seed, invert=invert, every=every, count=auto,
                            follow=not raw, **kinds)  # fmt: skip
     network = card.load(choose(device))
@@ -157,22 +157,24 @@ def _reading(run: Any, source: str, fit: str | None, channels: str | None, thres
 
     own = own_data(run, source, None)
     trained = run.data_known and isinstance(run.experiment.data, FileConfig)
-    grounds = trained and isinstance(run.experiment.model.prior, str)
+    # a model that was trained on files knows them as they were read; with a ground of its own it knows any
+    as_read = background == "auto" and trained and not isinstance(run.experiment.model.prior, str)
     return {
         "fit": own.fit if fit is None else fit,
         "channels": own.channels if channels is None and trained else channels,
         "threshold": own.threshold if threshold is None else threshold,
-        # a model that was trained on files knows them as they were read; with a ground of its own it knows any
-        "background": run.experiment.data.background if background == "auto" and trained and not grounds else background,
+        "background": run.experiment.data.background if as_read else background,
     }
 
 
-def _count(components: str | None, trained: int | None) -> tuple[int, bool]:
+def _count(components: str | None, card: Any) -> tuple[int, bool]:
     """How many components, and whether that is only more than enough."""
     from neural_em.segment.config import SPARE
 
+    trained = card.components
     if components == "auto":
-        return max(SPARE, trained or 0), True
+        # masks compete: with many more than in training one takes all
+        return (trained if trained and card.config.distribution == "masked" else max(SPARE, trained or 0)), True
     if components is None:
         if trained is None:
             raise NeuralEMError("--components is needed: the model's file does not say how many it has")
