@@ -25,7 +25,7 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app.app).commands  # type: ign
     ("arguments", "line"),
     [
         (["evaluate"], "nem: missing argument 'RUN' (see nem evaluate --help)"),
-        (["segment", "clip.gif"], "nem: missing option '--out' (see nem segment --help)"),
+        (["segment"], "nem: missing argument 'INPUT' (see nem segment --help)"),
         (["evalute"], "nem: no such command 'evalute'"),
         (["models", "--all"], "nem: no such option: --all"),
         (["models", "a\nb"], "nem: got unexpected extra argument"),

@@ -74,6 +74,37 @@ def test_every_kind_of_input(kind: str, run_nem, tmp_path: Path, weights: str) -
     assert html.unescape(page).count("2 objects") >= count
 
 
+def test_a_clip_without_options(run_nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """White shapes on black, three times as large as the shipped model sees them."""
+    shapes = neural_em.data.flying_shapes(1, frames=3, seed=3, split="test")[0][:, 0, 0].numpy()
+    np.save(tmp_path / "clip.npy", np.kron(shapes, np.ones((1, 3, 3))))
+    ended = run_nem("segment", "clip.npy")
+    assert ended.status == 0, ended.errors
+    assert "model: flying-shapes: white figures on black, drawn on 28 x 28 pixels or fewer" in ended.out
+    assert "segmented-clip: 3 frames of 84 x 84 pixels, 5 components" in ended.out
+    assert json.loads((tmp_path / "segmented-clip" / "segmentation.json").read_text())["starts"] == 8
+
+
+def test_objects_that_touch_are_followed(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    """Two grey discs fly past each other: two objects; without following, the model's components."""
+    rows, columns = np.mgrid[:48, :48]
+    clip = [((rows - row) ** 2 + (columns - column) ** 2 < 36) * 0.6
+            for t in range(24) for row, column in ((19, 8 + 1.4 * t), (29, 40 - 1.4 * t))]  # fmt: skip
+    np.save(tmp_path / "clip.npy", np.maximum(clip[::2], clip[1::2]))
+    summaries = {}
+    for name, options in {"followed": [], "raw": ["--raw"]}.items():
+        ended = run_nem("segment", "clip.npy", "--model", weights, "--out", name, *options)
+        assert ended.status == 0, ended.errors
+        assert "background: flat: objects move on one colour" in ended.out
+        assert ("2 objects followed through the clip" in ended.out) == (name == "followed")
+        summaries[name] = json.loads((tmp_path / name / "segmentation.json").read_text())
+    found = summaries["followed"]["followed"]["objects"]
+    assert [(each["label"], each["frames"]) for each in found] == [(1, 24), (2, 24)]
+    assert summaries["followed"]["objects"]["tracks"] == 2
+    assert "followed" not in summaries["raw"]
+    assert (summaries["followed"]["starts"], summaries["raw"]["starts"]) == (2, 8)
+
+
 def test_masks_inside_the_folder_of_frames(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
     frames = inputs(tmp_path)["frames"]
     (frames / "masks").mkdir()

@@ -11,11 +11,11 @@ import neural_em
 from neural_em.data import flying_shapes
 from neural_em.runs.find import find_runs
 from neural_em.segment import SegmentConfig, segment
-from neural_em.segment.truth import Watch, usual_loss
+from neural_em.segment.truth import Usual, Watch, usual
 from tests.known import BARS, known_model
 
 
-def watched(path: Path, frames: np.ndarray, usual: float | None = None, **options: object) -> Watch:
+def watched(path: Path, frames: np.ndarray, usual: Usual | None = None, **options: object) -> Watch:
     np.save(path / "clip.npy", frames)
     config = SegmentConfig(**{"components": 2, "starts": 2, "background": "none", **options})  # type: ignore[arg-type]
     segmentation = segment(path / "clip.npy", known_model(), config)
@@ -30,7 +30,7 @@ def test_a_clip_that_the_model_knows(tmp_path: Path) -> None:
     assert watch.summary() == {
         "foreground": round(24 / 36, 4), "explained": 1, "largest_component": 0.5, "within_patches": 1,
         "objects_a_frame": 2, "patches_a_frame": 2, "loss_against_usual": None, "agreement_of_starts": 1,
-        "empty_frames": 0, "restarts": [],
+        "empty_frames": 0, "restarts": [], "explained_usually": None,
     }  # fmt: skip
     assert watch.line() == (
         "the model explains 100% of the foreground pixels; 2.0 objects a frame (2.0 connected patches); "
@@ -61,7 +61,17 @@ def test_one_component_that_owns_everything(tmp_path: Path) -> None:
     said = watched(tmp_path, np.stack([BARS] * 3), components=1).warnings("clip.npy")
     assert "one component owns everything" in said
     assert said[-1].startswith("this model does not know this clip (it explains 50% of the foreground pixels")
-    assert said[-1].endswith("train on it (nem adapt clip.npy), or try --background median")
+    help = "train on it (nem adapt clip.npy --from sprites), or try --model sprites, or try --background median"
+    assert said[-1].endswith(help)
+
+
+def test_what_a_model_explains_is_held_against_what_it_usually_explains(tmp_path: Path) -> None:
+    """One component of two explains half: too little for one that explains all of its own data, enough for others."""
+    bars = np.stack([BARS] * 3)
+    for share, doubted in ((1.0, True), (0.9, False)):
+        watch = watched(tmp_path, bars, Usual(1.0, share + 0.02), components=1)
+        assert any("does not know" in each for each in watch.warnings("x")) is doubted
+        assert watch.summary()["explained_usually"] == share + 0.02
 
 
 def test_colour_that_a_model_does_not_see(tmp_path: Path) -> None:
@@ -74,9 +84,9 @@ def test_colour_that_a_model_does_not_see(tmp_path: Path) -> None:
 def test_a_loss_above_the_usual_one(tmp_path: Path) -> None:
     known = watched(tmp_path, np.stack([BARS] * 12))
     loss = float(next(segment(tmp_path / "clip.npy", known_model(), SegmentConfig(2))).step.loss) / 24
-    same = watched(tmp_path, np.stack([BARS] * 12), usual=loss)
+    same = watched(tmp_path, np.stack([BARS] * 12), usual=Usual(loss, 1.0))
     assert same.summary()["loss_against_usual"] == pytest.approx(1, abs=0.01)
-    high = watched(tmp_path, np.stack([BARS] * 12), usual=loss / 6)
+    high = watched(tmp_path, np.stack([BARS] * 12), usual=Usual(loss / 6, 1.0))
     assert "the loss is 6.0 times its usual" in high.warnings("x")[-1]
     assert "usual" not in known.line()
 
@@ -85,11 +95,12 @@ def test_the_usual_loss_is_that_of_the_models_own_data(tmp_path: Path) -> None:
     """On other sequences of the same kind the shipped model's loss is about its usual one."""
     model = neural_em.pretrained("flying-shapes")
     (run,) = find_runs(["flying-shapes"]).runs
-    usual = usual_loss(run, model, 5, "cpu")
-    assert usual is not None
+    known = usual(run, model, 5, "cpu")
+    assert known is not None
+    assert known.explained > 0.9
     np.save(tmp_path / "clip.npy", flying_shapes(1, frames=25, seed=3, split="test")[0][:, 0, 0].numpy())
     segmentation = segment(tmp_path / "clip.npy", model, SegmentConfig(5, starts=1))
-    watch = Watch(segmentation, usual)
+    watch = Watch(segmentation, known)
     for frame in segmentation:
         watch.add(frame)
     assert 0.3 < watch.summary()["loss_against_usual"] < 3
@@ -98,4 +109,4 @@ def test_the_usual_loss_is_that_of_the_models_own_data(tmp_path: Path) -> None:
 
 def test_a_model_whose_data_would_have_to_be_fetched_has_no_usual_loss() -> None:
     (run,) = find_runs(["flying-mnist"]).runs
-    assert usual_loss(run, neural_em.pretrained("flying-mnist"), 2, "cpu") is None
+    assert usual(run, neural_em.pretrained("flying-mnist"), 2, "cpu") is None

@@ -10,13 +10,16 @@ import typer
 from neural_em.cli import options
 from neural_em.errors import NeuralEMError, printable, refuse
 
-_USUAL = "flying-shapes"
-
 
 def segment(
     source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
-    out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default=False)] = None,
-    model: Annotated[str, typer.Option(help="A shipped model's name, a run folder or a weight file.")] = _USUAL,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write.", show_default="segmented- and the clip's name")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A shipped model's name, a run folder or a weight file.", show_default="by the clip's look"),
+    ] = None,
     components: Annotated[
         str | None,
         typer.Option(help="Number of components, K; auto: as many as there are objects.", show_default="as trained"),
@@ -25,9 +28,18 @@ def segment(
     background: Annotated[
         str, typer.Option(help="Ground to take away: auto, none, median, flat, or a picture of the empty scene.")
     ] = "auto",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Label the model's components; do not follow objects before the ground.")
+    ] = False,
     every: Annotated[int, typer.Option(help="Look at every Nth frame only.")] = 1,
     steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
-    starts: Annotated[int, typer.Option(help="Random starts, run through the first frames; the best one is kept.")] = 8,
+    starts: Annotated[
+        int | None,
+        typer.Option(
+            help="Random starts, run through the first frames; the best one is kept.",
+            show_default="8, or 2 where objects are followed",
+        ),
+    ] = None,
     separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
     fit: Annotated[
         str | None,
@@ -58,7 +70,7 @@ def segment(
     """Find the objects in an image or a video of your own.
 
     INPUT is an image, a folder of images, a video, a GIF or an array. Label images, tracks, soft assignments,
-    predictions, theta, an overlay video and a page to step through go into the folder of --out. With - for INPUT,
+    predictions, theta, an overlay video and a page to step through go into a folder. With - for INPUT,
     frames are read from standard input, JPEG pictures or raw ones of a --size; without --out their labels are written
     as they come.
     """
@@ -67,18 +79,24 @@ def segment(
     from neural_em.runs.find import find_runs
     from neural_em.segment import SegmentConfig
     from neural_em.segment import segment as frames_of
-    from neural_em.segment.truth import Watch, usual_loss
+    from neural_em.segment.choice import usual_model
+    from neural_em.segment.truth import Watch, usual
     from neural_em.storage.pretrained import find_model
     from neural_em.training.device import choose
 
-    if out is None and str(source) != "-":
-        raise NeuralEMError("missing option '--out' (see nem segment --help)")
-    card = find_model(model)
-    (run,) = find_runs([card.path]).runs
     clip = _clip(source, size, masks)
+    if out is None and str(source) != "-":
+        out = Path(f"segmented-{source.absolute().stem}")
+    binary = invert or threshold is not None or channels in ("grey", "binary")
+    name, why = usual_model(clip, binary) if model is None else (model, "")
+    card = find_model(name)
+    (run,) = find_runs([card.path]).runs
+    if why:
+        typer.echo(f"model: {name}: {why} (--model names another)", err=out is None)
     kinds = _reading(run, str(source), fit, channels, threshold, background)
-    count, auto = _count(components, card.components)
-    config = SegmentConfig(count, steps, starts, separate, seed, invert=invert, every=every, count=auto, **kinds)
+    count, auto = _count(components, card)
+    config = SegmentConfig(count, steps, starts, separate, seed, invert=invert, every=every, count=auto,
+                           follow=not raw, **kinds)  # fmt: skip
     network = card.load(choose(device))
     live = out is None
     frames = frames_of(clip, network, config, masks, live)
@@ -89,8 +107,9 @@ def segment(
     check_movie(movie, rate)
     check_out(cast(Path, out))
     typer.echo(f"background: {printable(frames.choice)}")
-    watch = Watch(frames, usual_loss(run, network, count, choose(device)))
-    about = {"source": str(source), "model": card.name, **dataclasses.asdict(config), "ground": frames.choice}
+    watch = Watch(frames, usual(run, network, count, choose(device)))
+    about = {"source": str(source), "model": card.name, **dataclasses.asdict(frames.stream.config),
+             "ground": frames.choice}  # fmt: skip
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)
 
@@ -101,6 +120,7 @@ def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, mo
 
     name = Path(about["source"]).name
     with options.progress_bar() as bar:
+        frames.progress = lambda done: bar(f"{name}: looking", done, total)
         written = write_segmentation(out, frames, about, rate, movie, lambda done: bar(name, done, total), watch)
     _tell(written)
     typer.echo(watch.line())
@@ -135,21 +155,24 @@ def _reading(run: Any, source: str, fit: str | None, channels: str | None, thres
 
     own = own_data(run, source, None)
     trained = run.data_known and isinstance(run.experiment.data, FileConfig)
+    # a model that was trained on files knows them as they were read; with a ground of its own it knows any
+    as_read = background == "auto" and trained and not isinstance(run.experiment.model.prior, str)
     return {
         "fit": own.fit if fit is None else fit,
         "channels": own.channels if channels is None and trained else channels,
         "threshold": own.threshold if threshold is None else threshold,
-        # a model that was trained on files knows them as they were read
-        "background": run.experiment.data.background if background == "auto" and trained else background,
+        "background": run.experiment.data.background if as_read else background,
     }
 
 
-def _count(components: str | None, trained: int | None) -> tuple[int, bool]:
+def _count(components: str | None, card: Any) -> tuple[int, bool]:
     """How many components, and whether that is only more than enough."""
     from neural_em.segment.config import SPARE
 
+    trained = card.components
     if components == "auto":
-        return max(SPARE, trained or 0), True
+        # masks compete: with many more than in training one takes all
+        return (trained if trained and card.config.distribution == "masked" else max(SPARE, trained or 0)), True
     if components is None:
         if trained is None:
             raise NeuralEMError("--components is needed: the model's file does not say how many it has")
@@ -160,6 +183,8 @@ def _count(components: str | None, trained: int | None) -> tuple[int, bool]:
 
 
 def _tell(written: Any) -> None:
+    from neural_em.segment.scene import told
+
     summary = cast(dict[str, Any], written.summary)
     counts = [f"{summary[name]} {name if summary[name] != 1 else name[:-1]}" for name in ("frames", "components")]
     typer.echo(f"{written.path}: {counts[0]} of {summary['height']} x {summary['width']} pixels, {counts[1]}")
@@ -175,3 +200,5 @@ def _tell(written: Any) -> None:
     objects = summary["objects"]
     if "mota" in objects:
         typer.echo(f"tracks: MOTA {objects['mota']:.3f}, IDF1 {objects['idf1']:.3f}")
+    for line in told(summary["followed"]) if "followed" in summary else []:
+        typer.echo(line)

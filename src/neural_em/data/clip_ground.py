@@ -68,13 +68,14 @@ class Ground:
         rest = np.abs(frame - share * self.picture).max(axis=0)
         return (bright > 0.03) & (share > _SHADE[0]) & (share < _SHADE[1]) & (rest <= self.tolerance)
 
-    def removed(self, frame: Picture, fitting: Fitting, prior: float | str) -> Picture:
+    def removed(self, frame: Picture, fitting: Fitting, prior: float | str, there: Mask | None = None) -> Picture:
         """What a model sees of a frame: its foreground, on what the model takes for nothing.
 
         Binary: the mask itself. A model with the image's own prior: the foreground as it is, on the ground's most
-        common colour. Others: how far the foreground is from the ground, on the prior.
+        common colour. Others: how far the foreground is from the ground, on the prior. ``there`` is the foreground,
+        where it is known.
         """
-        there, _ = self.foreground(frame)
+        there = self.foreground(frame)[0] if there is None else there
         size = (fitting.height, fitting.width)
         if fitting.channels == "binary":
             return (_reduced(there[None].astype(np.float32), size) >= 0.5).astype(np.float32)
@@ -166,23 +167,23 @@ def from_file(path: str, fitting: Fitting) -> Ground:
     return Ground("file", picture, tolerance)
 
 
-def choose(samples: Picture) -> tuple[Ground | None, str]:
-    """The ground that a clip asks for, if any, and why in a few words."""
+def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
+    """The ground that a clip asks for, if any, and why in a few words; ``binary`` is for a model of binary pixels."""
     if len(samples) < FEW:
         return None, f"none: {FEW} frames or more would tell it"
     black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())
-    if 1 - black - white < 0.5 * min(black, white) and white < 0.75:
+    if binary and 1 - black - white < 0.5 * min(black, white) and white < 0.75:
         return None, "none: the frames are black and white already"
     ground = learn(samples)
     even, share = flat(samples, ground)
     if share >= _FLAT and _changed(even, samples) <= _MOVING and not _camera_moves(samples, even):
-        return even, f"flat: {share:.0%} of it has one colour"
+        return even, "flat: objects move on one colour"
     changed = _changed(ground, samples)
     if changed > _MOVING or _camera_moves(samples):
         return None, "none: the camera moves, so the clip does not tell its ground"
     if changed < _STILL:
         return None, "none: nothing moves in front of it"
-    return ground, f"median: the camera stands still ({changed:.0%} of the pixels are in front of it)"
+    return ground, f"median: the camera stands still ({changed:.0%} of the pixels are in front of the ground)"
 
 
 def _changed(ground: Ground, samples: Picture) -> float:

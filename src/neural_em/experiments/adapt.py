@@ -107,7 +107,7 @@ def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
         return FileConfig("file", path=".", **fields), "background: none: the model has a ground of its own"
     fitting = Fitting(model.height, model.width, channels, "resize")
     looks = [seen_samples(clip, fitting) for clip in clips]
-    choices = [choose(samples) for samples, _ in looks]
+    choices = [choose(samples, channels == "binary") for samples, _ in looks]
     kinds = {"none" if ground is None else ground.kind for ground, _ in choices}
     # one way for all clips: a ground is taken away where each has one
     kind: Any = "none" if "none" in kinds else "flat" if kinds == {"flat"} else "median"

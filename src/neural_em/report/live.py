@@ -33,7 +33,7 @@ def write_live(stream: BinaryIO, frames: Iterable[Segmented], kind: str = "json"
         else:
             held = io.BytesIO()
             if kind == "png":
-                label_image(frame.labels, len(frame.step.gamma)).save(held, "png")
+                label_image(frame.labels).save(held, "png")
             else:
                 np.save(held, frame.labels)
             stream.write(held.getvalue())

@@ -18,7 +18,7 @@ from PIL import Image
 from neural_em.data.clip_ground import Ground
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.report.animation import animation_frames
-from neural_em.report.colours import Pixels, colour_groups, palette
+from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
 from neural_em.report.movie import Movie, open_movie, resolve
 from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
@@ -88,6 +88,8 @@ def write_segmentation(
             movies = writer.close_movies()
         writer.add_ground(getattr(frames, "ground", None))
         told = {} if watch is None else {"truth": watch.summary()}
+        scene = getattr(frames, "scene", None)
+        told |= {} if scene is None else {"followed": scene.summary()}
         files, summary = writer.close(movies, {**(about or {}), "fps": fps, **told})
         write_page(folder, writer.thumbnails, centres(folder))
     return Written(Path(out), files, summary)
@@ -118,7 +120,7 @@ class _Writer:
         if segmented.name in self.names:
             raise NeuralEMError(f"frame {segmented.name}: two frames have this name; rename one")
         self.names.add(segmented.name)
-        label_image(segmented.labels, len(gamma)).save(self.folder / LABELS / f"{segmented.name}.png")
+        label_image(segmented.labels).save(self.folder / LABELS / f"{segmented.name}.png")
         self.losses.append(loss)
         self.thumbnails.add(segmented.frame)
         self.scores.append((segmented.name, segmented.scores))
@@ -219,10 +221,10 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
 
 
-def label_image(labels: NDArray[np.uint8], components: int) -> Image.Image:
-    """Labels (H,W) as an image whose values are the labels, shown in the components' colours."""
+def label_image(labels: NDArray[np.uint8]) -> Image.Image:
+    """Labels (H,W) as an image whose values are the labels, shown in colours."""
     image = Image.fromarray(labels, "P")
-    image.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), palette(components)]).tobytes())
+    image.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), palette(LIMIT)]).tobytes())
     return image
 
 

@@ -5,7 +5,8 @@ the clip; the best one goes on with one step for each frame that follows. An ima
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from neural_em.data import clip_ground as grounds
-from neural_em.data.clip_ground import Ground, Picture
+from neural_em.data.clip_ground import Ground, Mask, Picture
 from neural_em.data.fitting import Fitting, Frame, Labels
 from neural_em.data.masks import Masks, open_masks
 from neural_em.data.sources import Source, open_source
@@ -24,9 +24,11 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
-from neural_em.segment.config import SegmentConfig
+from neural_em.segment.config import FEWER_STARTS, STARTS, SegmentConfig
 from neural_em.segment.count import Counter
 from neural_em.segment.pixels import Step, background, prior_of
+from neural_em.segment.scene import Scene, filled
+from neural_em.segment.spool import Spool
 from neural_em.segment.stream import Stream
 
 _GROUPING = ("ami_max", "ami_arithmetic", "ari", "iou")
@@ -39,7 +41,7 @@ class Segmented(NamedTuple):
     name: str
     frame: Frame  # (H',W',C), as it was read
     x: NDArray[np.float32]  # (C,H,W), as the model saw it
-    labels: Labels  # (H',W'): 1..K, or 0 for the background
+    labels: Labels  # (H',W'): the object, or the component where none are followed, from 1; 0 for the background
     step: Step
     scores: dict[str, float] | None  # against the masks, where there are any for this frame
     groups: Labels | None = None  # (H',W'): the masks themselves
@@ -54,21 +56,27 @@ class Segmentation(Iterator[Segmented]):
         stream: EM over the frames.
         ground: what is taken away from them, if anything.
         choice: why, in a few words.
+        scene: the objects that are followed in front of the ground; None where only components are labelled.
+        progress: called with the number of frames that were looked at, where all are before the first one is given.
     """
 
     def __init__(self, clip: Source, model: Model, config: SegmentConfig, truth: Masks | None, live: bool) -> None:
-        self.model, self.config, self.stream = model, config, Stream(model, config)
+        self.model, self.config = model, config
         self.fitting, self._clip, self._truth = config.fitting(model.config), clip, truth
         self._look: Fitting | None = None
-        self._counter = Counter()
+        self._counter, self._stems = Counter(), clip.stems()
         frames: Iterator[tuple[int, Frame]] = islice(enumerate(clip), 0, None, config.every)
         self.ground: Ground | None = None
         self.choice = "none"
+        self.progress: Callable[[int], None] = lambda done: None
         frames = self._learn(frames)
-        seen = ((position, frame, self._seen(position, frame)) for position, frame in frames)
+        self.scene = Scene() if config.follow and not live and self._known_ground() else None
+        starts = config.starts or (STARTS if self.scene is None else FEWER_STARTS)
+        self.stream = Stream(model, replace(config, starts=starts))
+        seen = ((position, frame, *self._seen(position, frame)) for position, frame in frames)
         pairs = ((each, each[2]) for each in seen)
         steps = ((each, self.stream.look(x)) for each, x in pairs) if live else self.stream.through(pairs)
-        self._frames = self._segmented(steps)
+        self._frames = self._segmented(steps) if self.scene is None else self._followed(steps, self.scene)
 
     def __next__(self) -> Segmented:
         """The next frame."""
@@ -90,12 +98,16 @@ class Segmentation(Iterator[Segmented]):
         every = ahead if once else enumerate(self._clip)
         samples = grounds.sampled(self._look.unit_frame(f, self._clip.frame_name(i)) for i, f in every)
         if config.background == "auto":
-            self.ground, self.choice = grounds.choose(samples)
+            self.ground, self.choice = grounds.choose(samples, self.fitting.channels == "binary")
         else:
             learned = grounds.learn(samples)
             self.ground = learned if config.background == "median" else grounds.flat(samples, learned)[0]
             self.choice = f"{config.background}: as asked"
         return chain(ahead, frames)
+
+    def _known_ground(self) -> bool:
+        """Whether objects can be followed: in front of a ground, in frames that can be read again."""
+        return self.ground is not None and not self.config.separate and not getattr(self._clip, "once", False)
 
     def _settled(self, once: bool) -> bool:
         """Whether the choice of a ground is made already, by the other settings or by the model."""
@@ -110,28 +122,54 @@ class Segmentation(Iterator[Segmented]):
         self.choice = f"none: {chosen}" if chosen else "none"
         return chosen is not None
 
-    def _seen(self, position: int, frame: Frame) -> Picture:
-        """What the model sees of a frame."""
+    def _seen(self, position: int, frame: Frame) -> tuple[Picture, Picture, Mask]:
+        """What the model sees of a frame; where there is a ground, also the frame and what stands out from it."""
         name = self._clip.frame_name(position)
         if self.ground is not None and self._look is not None:
-            return self.ground.removed(self._look.unit_frame(frame, name), self.fitting, self.model.config.prior)
+            look = self._look.unit_frame(frame, name)
+            there, _ = self.ground.foreground(look)
+            return self.ground.removed(look, self.fitting, self.model.config.prior, there), look, there
         x = self.fitting.unit_frame(frame, name)
-        return 1 - x if self.config.invert else x
+        return 1 - x if self.config.invert else x, x, x[0] > 0
 
     def _segmented(self, steps: Iterable[Any]) -> Iterator[Segmented]:
-        stems = self._clip.stems()
-        for (position, frame, x), step in steps:
-            size = (frame.shape[0], frame.shape[1])
+        for (position, frame, x, *_), step in steps:
             seen = torch.from_numpy(x).to(step.psi)
             prior = prior_of(self.model, step)
             gamma = self._counter.merged(seen, step, prior) if self.config.count else step.gamma
             assignment = gamma.argmax(dim=0) + 1
             visible = ~background(self.model, seen, step)
-            labels = _restored(self.fitting, assignment * visible, size)
-            groups = None if self._truth is None else self._truth.labels(0, position, size)
-            scores = None if groups is None else _scores(groups, _restored(self.fitting, assignment, size), labels)
-            name = stems[position] if stems else f"frame-{position:05d}"
-            yield Segmented(name, frame, x, labels, step, scores, groups)
+            maps = [each.to(torch.uint8).cpu().numpy() for each in (assignment * visible, assignment)]
+            yield self._finished(position, frame, x, step, self.fitting, *maps)
+
+    def _followed(self, steps: Iterable[Any], scene: Scene) -> Iterator[Segmented]:
+        """The same with objects for labels: these are known when the whole clip has been looked at."""
+        assert self._look is not None
+        held = Spool()
+        for number, ((_, _, x, look, there), step) in enumerate(steps, start=1):
+            parts = [each.float().cpu().numpy() for each in step[:3]]
+            scene.add(look, there, parts[2])
+            prior = [] if step.prior is None else [step.prior.float().cpu().numpy()]
+            held.add(x, np.array(step.loss), *parts, *prior)
+            self.progress(number)
+        scene.finish()
+        every = self.config.every
+        for i, (position, frame) in enumerate(islice(enumerate(self._clip), 0, every * len(held), every)):
+            x, loss, *tensors = held[i]
+            theta, psi, gamma, *own = (torch.from_numpy(each) for each in tensors)
+            step = Step(theta, psi, gamma, float(loss.item()), own[0] if own else None)
+            labels = scene.labels(i)
+            yield self._finished(position, frame, x, step, self._look, labels, filled(labels))
+
+    def _finished(self, position: int, frame: Frame, x: Picture, step: Step, fitting: Fitting, labels: Labels,
+                  assignment: Labels) -> Segmented:  # fmt: skip
+        """A frame with its labels, and with its scores by the assignment, which gives every pixel to somebody."""
+        size = (frame.shape[0], frame.shape[1])
+        labels = fitting.restore(labels, size)
+        groups = None if self._truth is None else self._truth.labels(0, position, size)
+        scores = None if groups is None else _scores(groups, fitting.restore(assignment, size), labels)
+        name = self._stems[position] if self._stems else f"frame-{position:05d}"
+        return Segmented(name, frame, x, labels, step, scores, groups)
 
 
 def segment(
@@ -144,8 +182,11 @@ def segment(
     """Segments an image, a folder of images, a video, a GIF or an array, one frame at a time.
 
     A pixel is background where the pixel prior explains it at least as well as the best component does. Scores count
-    every pixel that the masks give a group, background or not, with the component of the largest responsibility; those
-    that end in ``visible`` count only pixels with a label, whose share is ``covered``.
+    every pixel that the masks give a group, background or not, with the component of the largest responsibility or the
+    nearest object; those that end in ``visible`` count only pixels with a label, whose share is ``covered``.
+
+    Where the ground is known, labels are objects: the clip is read twice, and is looked at to its end before the first
+    frame is given.
 
     Args:
         source: the clip, or its path.
@@ -162,10 +203,6 @@ def segment(
     clip = source if isinstance(source, Source) else open_source(source, leave_out=masks)
     truth = open_masks(Path(clip.name), None if masks is None else existing(masks), [clip])
     return Segmentation(clip, model, config, truth, live)
-
-
-def _restored(fitting: Fitting, labels: Tensor, size: tuple[int, int]) -> Labels:
-    return fitting.restore(labels.to(torch.uint8).cpu().numpy(), size)
 
 
 def _scores(groups: Labels, assignment: Labels, labels: Labels) -> dict[str, float]:

@@ -11,6 +11,7 @@ from neural_em.model import BaseConfig
 
 Channels = Literal["grey", "binary", "colour"]
 MAX_COMPONENTS = 64  # as many as can be told apart by colour
+STARTS, FEWER_STARTS = 8, 2  # usually; where objects are followed, which depends less on the model
 SPARE = 12  # components for an unknown number of objects, at least
 
 
@@ -22,6 +23,7 @@ class SegmentConfig(Checked):
         components: K; need not be what the model was trained with.
         steps: EM steps on the first frame; ``None``: the model's own number for a single image.
         starts: random starts, run side by side through the first frames; the one with the lowest loss goes on.
+            ``None``: 8, or 2 where objects are followed, which depends less on the model.
         separate: every frame is an image of its own, not the next moment of the one before.
         seed: of the starts and of the input noise.
         fit: how frames come to the model's size: ``resize`` stretches them, ``crop`` cuts out the centre,
@@ -34,11 +36,13 @@ class SegmentConfig(Checked):
             what the clip asks for.
         every: look at every Nth frame only.
         count: K is more than enough: components that own next to nothing, or the same as another, get no label.
+        follow: where the ground is known, labels are objects: what is never apart is one, and objects keep their labels
+            while they touch. If not, labels are the model's components.
     """
 
     components: int
     steps: int | None = None
-    starts: int = 8
+    starts: int | None = None
     separate: bool = False
     seed: int = 0
     fit: Fit = "resize"
@@ -48,10 +52,11 @@ class SegmentConfig(Checked):
     background: str = "auto"
     every: int = 1
     count: bool = False
+    follow: bool = True
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "components": integer(1, MAX_COMPONENTS),
-        "starts": integer(1, 1000),
+        "starts": optional(integer(1, 1000)),
         "steps": optional(integer(1)),
         "threshold": number("a number from 0 to 1", 0, 1),
         "fit": choice(get_args(Fit)),
@@ -59,6 +64,7 @@ class SegmentConfig(Checked):
         "background": text,
         "every": integer(1, 1 << 20),
         "count": flag,
+        "follow": flag,
     }
 
     def fitting(self, model: BaseConfig) -> Fitting:

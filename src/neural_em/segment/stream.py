@@ -19,7 +19,7 @@ from neural_em.model import Model, State
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import foreground
-from neural_em.segment.config import SegmentConfig
+from neural_em.segment.config import STARTS, SegmentConfig
 from neural_em.segment.pixels import Step, background, prior_of
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
@@ -114,9 +114,9 @@ class Stream:
         answer that later frames do not mend. An image of its own has no later frames: there all make all steps.
         """
         config = self.config
-        starts = torch.arange(config.starts)
+        starts = torch.arange(config.starts or STARTS)
         keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
-        image = x.expand(config.starts, -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
+        image = x.expand(len(starts), -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
         first = None
         for last in infer(self._model, image, config.components, keys, config.steps):
             first = first or last

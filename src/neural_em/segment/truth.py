@@ -1,7 +1,8 @@
 """Whether a model knows a clip: measures that need no masks, and what to say of them."""
 
+import shlex
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,22 +11,32 @@ from scipy import ndimage
 from neural_em.data import load_split
 from neural_em.errors import NeuralEMError
 from neural_em.model import Model
+from neural_em.model.fast import accelerate
 from neural_em.model.inference import infer
 from neural_em.model.mixture import foreground
 from neural_em.randomness import keys
 from neural_em.runs.find import TrainedRun
+from neural_em.segment.choice import OBJECTS
 from neural_em.segment.clip import Segmentation, Segmented
 from neural_em.segment.pixels import explained, prior_of
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
-_SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know its usual loss
+_SEQUENCES, _STEPS = 2, 20  # of a model's own data, to know what is usual
+_KNOWN = 0.5  # of what a model usually explains: less means that it does not know a clip
+
+
+class Usual(NamedTuple):
+    """How a model does on data of its own kind."""
+
+    loss: float  # a pixel of foreground
+    explained: float  # the share of the foreground's pixels
 
 
 class Watch:
     """Looks at each segmented frame, and says at the end how far the result can be trusted."""
 
-    def __init__(self, segmentation: Segmentation, usual: float | None = None) -> None:
-        """``usual`` is the model's loss a pixel of foreground on its own data; see `usual_loss`."""
+    def __init__(self, segmentation: Segmentation, usual: Usual | None = None) -> None:
+        """``usual`` is how the model does on its own data; see `usual`."""
         self._segmentation, self._usual = segmentation, usual
         self._binary = segmentation.fitting.channels == "binary"
         self._rows: list[tuple[float, ...]] = []
@@ -54,9 +65,10 @@ class Watch:
         total = max(1.0, float(pixels.sum()))
         # the first frames tell no motion yet: of a short clip the loss says little
         seen = (pixels > 0) & (np.arange(len(rows)) >= _FIRST)
-        ratio = float(np.median(loss[seen] / pixels[seen])) / self._usual if self._usual and seen.any() else None
+        ratio = float(np.median(loss[seen] / pixels[seen])) / self._usual.loss if self._usual and seen.any() else None
         stream = self._segmentation.stream
         measured = {
+            "explained_usually": self._usual.explained if self._usual else None,
             "foreground": float(share.mean()), "explained": float(known.sum()) / total,
             "largest_component": float(largest.sum()) / total, "within_patches": float(pure.sum()) / total,
             "objects_a_frame": float(objects.mean()), "patches_a_frame": float(patches.mean()),
@@ -70,7 +82,8 @@ class Watch:
         """All of it in one line."""
         found = self.summary()
         parts = [
-            f"the model explains {found['explained']:.0%} of the foreground pixels",
+            f"the model explains {found['explained']:.0%} of the foreground pixels"
+            + (f" (usually {self._usual.explained:.0%})" if self._usual else ""),
             f"{found['objects_a_frame']:.1f} objects a frame ({found['patches_a_frame']:.1f} connected patches)",
         ]
         if found["agreement_of_starts"] is not None:
@@ -93,24 +106,31 @@ class Watch:
             said.append("one component owns everything")
         doubts = self._doubts(found)
         if doubts and found["foreground"]:
-            help = f"train on it (nem adapt {source})"
-            if self._segmentation.ground is None:
-                help += ", or try --background median"
-            said.append(f"this model does not know this clip ({', '.join(doubts)}): {help}")
+            said.append(f"this model does not know this clip ({', '.join(doubts)}): {self._help(source)}")
         return said
+
+    def _help(self, source: str) -> str:
+        """What to do about a clip that the model does not know."""
+        tries = [f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})"]
+        if self._segmentation.model.config.prior == 0:
+            tries.append(f"try --model {OBJECTS}")
+        if self._segmentation.ground is None:
+            tries.append("try --background median")
+        return ", or ".join(tries)
 
     def _doubts(self, found: dict[str, Any]) -> list[str]:
         agreement, ratio = found["agreement_of_starts"], found["loss_against_usual"]
+        least = _KNOWN * self._usual.explained if self._usual else 0.7
         doubts = {
-            f"it explains {found['explained']:.0%} of the foreground pixels": found["explained"] < 0.7,
+            f"it explains {found['explained']:.0%} of the foreground pixels": found["explained"] < least,
             f"the loss is {ratio or 0:.1f} times its usual": ratio is not None and ratio > 3,
             "starts disagree": agreement is not None and agreement < 0.5,
         }
         return [doubt for doubt, holds in doubts.items() if holds]
 
 
-def usual_loss(run: TrainedRun, model: Model, components: int, device: torch.device | str) -> float | None:
-    """The loss a pixel of foreground on a model's own data; None where these cannot be had without asking anybody."""
+def usual(run: TrainedRun, model: Model, components: int, device: torch.device | str) -> Usual | None:
+    """How a model does on its own data; None where these cannot be had without asking anybody."""
     data = run.experiment.data
     if not run.data_known or hasattr(data, "mnist"):  # digits may have to be fetched
         return None
@@ -120,16 +140,20 @@ def usual_loss(run: TrainedRun, model: Model, components: int, device: torch.dev
     except (NeuralEMError, OSError):  # own files that have moved
         return None
     B = x.shape[1]
+    loss = pixels = known = 0.0
     with torch.inference_mode():
-        every = infer(model, x, components, keys(0, torch.arange(B), device=x.device))
+        every = infer(accelerate(model), x, components, keys(0, torch.arange(B), device=x.device))
         steps = [each for each in every if each.x_next is not None]
-    loss = pixels = 0.0
-    for step in steps[min(_FIRST, len(steps) - 1) :]:
-        prior: Any = model.config.prior if step.state.prior is None else step.state.prior
-        assert step.x_next is not None
-        loss += float(step.info.total.sum())
-        pixels += float(foreground(step.x_next, prior).sum())
-    return loss / pixels if pixels else None
+        for step in steps[min(_FIRST, len(steps) - 1) :]:
+            prior: Any = model.config.prior if step.state.prior is None else step.state.prior
+            assert step.x_next is not None
+            there = foreground(step.x_next, prior)
+            loss += float(step.info.total.sum())
+            pixels += float(there.sum())
+            for b in range(B):
+                own = prior if step.state.prior is None else step.state.prior[b]
+                known += float((explained(step.x_next[b], step.state.psi[b], own) & there[b]).sum())
+    return Usual(loss / pixels, known / pixels) if pixels else None
 
 
 def _patches(on: np.ndarray, owners: np.ndarray) -> tuple[int, int]:

@@ -1,0 +1,244 @@
+"""Objects in front of a known ground, through a clip: what is never apart is one, what touches now and then is not.
+
+What stands out from the ground falls into connected patches. A patch that moves alone is an object, however many
+components the model tears it into; so its picture and its components are known. Where objects come together, each pixel
+of their patch goes to the one whose picture, moved to where it fits best, and whose components explain it best. Going
+through the clip backwards as well tells objects apart that touch at its beginning.
+
+Shapes: frames (C,H,W), patches and labels (H,W), gamma (K,H,W).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy import ndimage
+
+Array = NDArray[Any]
+Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
+GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
+_LEAST = 0.001  # of the frame: smaller patches are no objects
+_TORN = 3  # frames that two parts have to be apart to be two
+_PART = 0.15  # of an object: what is less is no object of its own
+_SEARCH = 4  # pixels around where an object should be
+_CONTRAST = 0.3  # a difference of colours that makes pixels entirely different
+_MODEL = 0.1  # how much the model's assignment counts beside the objects' pictures
+
+
+@dataclass
+class Thing:
+    """An object as it was when it was last alone."""
+
+    number: int
+    centre: Array  # (2,): row, column
+    mask: Array  # (h,w)
+    picture: Array  # (C,h,w)
+    offset: Array  # (2,): of the centre in the picture
+    components: Array  # (K,): how many of its pixels each one owned, lately
+    alone: int  # the frame
+    velocity: Array = field(default_factory=lambda: np.zeros(2))
+    torn: int = 0  # frames in a row in which it had two parts
+    unseen: int = 0  # frames in a row
+
+    def corner(self, centre: Array) -> Array:
+        return np.rint(centre - self.offset).astype(int)
+
+    def cells(self, centre: Array, size: tuple[int, ...]) -> tuple[Array, Array]:
+        """The pixels (rows, columns) that it covers there."""
+        rows, columns = (each + at for each, at in zip(np.nonzero(self.mask), self.corner(centre), strict=True))
+        inside = (rows >= 0) & (rows < size[0]) & (columns >= 0) & (columns < size[1])
+        return rows[inside], columns[inside]
+
+
+class Follower:
+    """Follows the objects from frame to frame, in one direction of time."""
+
+    def __init__(self, things: list[Thing] | None = None, count: int = 0) -> None:
+        self.things = things or []
+        self.count, self._frame = count, -1
+
+    def add(self, frame: Array, there: Array, gamma: Array, before: Array | None = None) -> Found:
+        """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
+
+        ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
+        """
+        self._frame += 1
+        patches, count = ndimage.label(there, np.ones((3, 3)))
+        large = np.bincount(patches.ravel(), minlength=count + 1) >= max(6, _LEAST * patches.size)
+        homes = self._homes(patches, count, large)
+        labels = np.zeros(patches.shape, np.int32)
+        for patch in range(1, count + 1):
+            inside = patches == patch
+            things = homes.get(patch, [])
+            if not things and large[patch]:
+                self._begin(inside, frame, gamma, before)
+                labels[inside] = self.things[-1].number
+            elif len(things) == 1:
+                labels[inside] = things[0].number
+            elif things:
+                labels[inside] = self._divided(things, frame, inside, gamma)[inside]
+        crowd = {id(thing) for things in homes.values() if len(things) > 1 for thing in things}
+        seen = {id(thing) for things in homes.values() for thing in things}
+        for thing in list(self.things):
+            if id(thing) in seen and id(thing) not in crowd:
+                self._renew(thing, labels == thing.number, frame, gamma)
+            elif id(thing) not in seen and thing.alone != self._frame:
+                self._coast(thing, patches.shape)
+        return labels, {thing.number: self._frame - thing.alone for thing in self.things}
+
+    def _homes(self, patches: Array, count: int, large: Array) -> dict[int, list[Thing]]:
+        """The objects in each patch."""
+        size, homes = patches.shape, dict[int, list[Thing]]()
+        shared = np.zeros((len(self.things), count + 1))
+        for i, thing in enumerate(self.things):
+            cells = thing.cells(thing.centre + thing.velocity, size)
+            shared[i] = np.bincount(patches[cells], minlength=count + 1)
+        shared[:, 0] = 0
+        for i, thing in enumerate(self.things):
+            if shared[i].any():
+                homes.setdefault(int(shared[i].argmax()), []).append(thing)
+        for patch in [each for each in range(1, count + 1) if large[each] and each not in homes]:
+            self._claim(patch, patches, shared[:, patch], homes)
+        return homes
+
+    def _claim(self, patch: int, patches: Array, shared: Array, homes: dict[int, list[Thing]]) -> None:
+        """Finds out whose a patch is in which nobody is expected: one of a crowd, a lost one, a part, or new."""
+        inside = patches == patch
+        area, centre = inside.sum(), np.argwhere(inside).mean(axis=0)
+        where = {id(thing): home for home, things in homes.items() for thing in things}
+        near = []
+        for thing, pixels in zip(self.things, shared, strict=True):
+            home, own = where.get(id(thing)), thing.mask.sum()
+            free = home is None or len(homes[home]) > 1
+            away = float(np.linalg.norm(thing.centre + thing.velocity - centre))
+            reach = np.sqrt(own) + 2 * float(np.linalg.norm(thing.velocity)) + _SEARCH
+            if free and away < reach * (1 + 0.2 * min(thing.unseen, 5)) and 0.3 * own < area < 3 * own:
+                near.append((away - 0.01 * pixels, thing))
+        if near:
+            thing = min(near, key=lambda each: each[0])[1]
+            if id(thing) in where:
+                homes[where[id(thing)]].remove(thing)
+            homes[patch] = [thing]
+            return
+        for thing, pixels in zip(self.things, shared, strict=True):
+            home = where.get(id(thing))
+            if home is not None and pixels > 0.5 * area and len(homes[home]) == 1:
+                thing.torn += 1
+                if thing.torn < _TORN or area < _PART * thing.mask.sum():
+                    homes[patch] = [thing]  # a part of it
+                else:  # two objects that were taken for one
+                    self.things.remove(thing)
+                    del homes[home]
+                return
+
+    def _begin(self, inside: Array, frame: Array, gamma: Array, before: Array | None) -> None:
+        self.count += 1
+        number = self.count
+        if before is not None:
+            known = np.bincount(before[inside])
+            known[[thing.number for thing in self.things if thing.number < len(known)] + [0]] = 0
+            number = int(known.argmax()) if known.any() else number
+        nothing = np.zeros((1, 1), bool)
+        thing = Thing(number, np.zeros(2), nothing, nothing[None], np.zeros(2), np.zeros(len(gamma)), -9)
+        self.things.append(thing)
+        self._renew(thing, inside, frame, gamma)
+
+    def _renew(self, thing: Thing, inside: Array, frame: Array, gamma: Array) -> None:
+        """An object that is alone shows itself."""
+        cells = np.argwhere(inside)
+        centre = cells.mean(axis=0)
+        low, high = cells.min(axis=0), cells.max(axis=0) + 1
+        part = slice(low[0], high[0]), slice(low[1], high[1])
+        if thing.alone >= 0:
+            old = 0.5 if thing.alone == self._frame - 1 else 0.0
+            thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
+        if ndimage.label(inside[part], np.ones((3, 3)))[1] == 1:
+            thing.torn = 0
+        thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
+        thing.mask, thing.picture = inside[part].copy(), frame[:, part[0], part[1]].copy()
+        thing.components = 0.9 * thing.components + gamma[:, inside].sum(axis=1) / len(cells)
+
+    def _coast(self, thing: Thing, size: tuple[int, ...]) -> None:
+        """An object out of sight moves on, until it is given up."""
+        thing.centre, thing.unseen = thing.centre + thing.velocity, thing.unseen + 1
+        outside = (thing.centre < 0).any() or (thing.centre >= size).any()
+        if outside or thing.unseen > GAP:
+            self.things.remove(thing)
+
+    def _divided(self, things: list[Thing], frame: Array, inside: Array, gamma: Array) -> Array:
+        """The labels (H,W) of a patch that several objects share; moves these to where they fit best."""
+        places = _fitted(things, frame, inside)
+        costs = []
+        for thing, place in zip(things, places, strict=True):
+            thing.velocity = 0.8 * thing.velocity + 0.2 * (place - thing.centre)
+            thing.centre, thing.unseen = place, 0
+            costs.append(_cost(thing, frame))
+        shares = np.stack([thing.components / max(1e-6, thing.components.sum()) for thing in things]) + 0.02
+        own = np.tensordot(shares / shares.sum(axis=0), gamma, axes=1)  # (things,H,W)
+        best = (np.stack(costs) - _MODEL * np.log(own)).argmin(axis=0)
+        return np.array([thing.number for thing in things])[best]
+
+
+def _cost(thing: Thing, frame: Array) -> Array:
+    """How badly (H,W) an object explains each pixel of a frame from where it is: 0 to 1, more outside of it."""
+    size = frame.shape[1:]
+    rows, columns = np.ogrid[: size[0], : size[1]]
+    away = np.hypot(rows - thing.centre[0], columns - thing.centre[1])
+    cost = 1 + 0.2 * away / np.sqrt(thing.mask.sum())
+    cells = thing.cells(thing.centre, size)
+    corner = thing.corner(thing.centre)
+    shown = thing.picture[:, cells[0] - corner[0], cells[1] - corner[1]]
+    cost[cells] = np.minimum(1, np.abs(frame[(slice(None), *cells)] - shown).max(axis=0) / _CONTRAST)
+    return np.asarray(cost)
+
+
+def _fitted(things: list[Thing], frame: Array, inside: Array) -> list[Array]:
+    """Where objects that share a patch are: together they explain as much of it as they can, and nothing outside."""
+    rim = max(max(thing.mask.shape) for thing in things) + 2 * _SEARCH
+    wide = np.pad(frame, ((0, 0), (rim, rim), (rim, rim)))
+    patch = np.pad(inside, rim)
+    ground = np.pad(~inside, rim)  # beyond the frame nobody knows
+    limit = np.array(inside.shape) - 1
+    places = [np.clip(thing.centre + thing.velocity, 0, limit) for thing in things]
+    errors = [np.ones(patch.shape, np.float32) for _ in things]
+    for reach, step in ((0, 1), (_SEARCH, 2), (1, 1)):
+        for i, thing in enumerate(things):
+            h, w = thing.mask.shape
+            corner = thing.corner(places[i]) + rim - reach
+            part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
+            shown = sliding_window_view(wide[:, part[0], part[1]], (h, w), axis=(1, 2))[:, ::step, ::step]
+            away = np.abs(shown - thing.picture[:, None, None]).max(axis=0)  # (side,side,h,w)
+            wrong = np.minimum(1, away / _CONTRAST)
+            rest = np.min([each for j, each in enumerate(errors) if j != i], axis=0)[part]
+            unexplained = sliding_window_view(np.where(patch[part], rest, 0), (h, w))[::step, ::step]
+            gain = np.maximum(0, unexplained - wrong) * thing.mask
+            lost = sliding_window_view(ground[part], (h, w))[::step, ::step] & thing.mask
+            far = np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step])
+            score = gain.sum(axis=(2, 3)) - lost.sum(axis=(2, 3)) - 0.002 * thing.mask.sum() * far
+            best = np.unravel_index(score.argmax(), score.shape)
+            top, left = corner + step * np.array(best)
+            errors[i] = np.ones(patch.shape, np.float32)
+            errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
+            places[i] = places[i] + step * np.array(best) - reach
+    return places
+
+
+def chosen(one: Found, other: Found) -> Array:
+    """The labels (H,W) of a frame from both directions: in each patch those that tell more objects apart.
+
+    Where they tell the same number apart, those with more objects elsewhere, or whose were alone a shorter while ago.
+    """
+    labels = one[0].copy()
+    patches, _ = ndimage.label((one[0] > 0) | (other[0] > 0), np.ones((3, 3)))
+    for patch, box in enumerate(ndimage.find_objects(patches), start=1):
+        inside = patches[box] == patch
+        value = []
+        for found, ages in (one, other):
+            numbers = np.unique(found[box][inside])
+            age = sum(ages.get(int(each), 0) for each in numbers)
+            value.append((int((numbers > 0).sum()), len(np.unique(found)), -age))
+        if value[1] > value[0]:
+            labels[box][inside] = other[0][box][inside]
+    return labels

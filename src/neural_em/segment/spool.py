@@ -1,0 +1,31 @@
+"""Arrays that wait in a temporary file, so that a clip can be gone through again in bounded memory."""
+
+import tempfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Spool:
+    """Rows of arrays: added one after another, read in any order. The file is gone when nobody holds it any more."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as it is held)
+        self._rows: list[tuple[int, int]] = []  # where each begins, and of how many arrays it is
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def add(self, *arrays: NDArray[Any]) -> None:
+        """One row more."""
+        self._rows.append((self._file.seek(0, 2), len(arrays)))
+        for array in arrays:
+            np.lib.format.write_array(self._file, np.ascontiguousarray(array), allow_pickle=False)
+
+    def __getitem__(self, row: int) -> list[NDArray[Any]]:
+        """The arrays of a row."""
+        start, count = self._rows[row]
+        self._file.seek(start)
+        return [np.lib.format.read_array(self._file, allow_pickle=False) for _ in range(count)]
