@@ -2,7 +2,7 @@
 
 All are opened in one process of their own that may take little more memory than it has, so that whatever is allocated
 by a number that a file carries shows. Those of weights and checkpoints are in tests/storage/test_broken_weights.py and
-tests/training/test_checkpoint.py, those of configs in tests/test_config_hostile.py.
+tests/runs/test_checkpoint.py, those of configs in tests/test_config_hostile.py.
 """
 
 from __future__ import annotations

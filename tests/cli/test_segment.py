@@ -83,6 +83,12 @@ def test_a_clip_without_options(run_nem, tmp_path: Path) -> None:  # type: ignor
     assert "model: flying-shapes: white figures on black, drawn on 28 x 28 pixels or fewer" in ended.out
     assert "segmented-clip: 3 frames of 84 x 84 pixels, 5 components" in ended.out
     assert json.loads((tmp_path / "segmented-clip" / "segmentation.json").read_text())["starts"] == 8
+    assert run_nem("segment", "clip.npy").status == 0  # its own result is replaced
+    (tmp_path / "other").mkdir()
+    np.save(tmp_path / "other" / "clip.npy", shapes)
+    ended = run_nem("segment", "other/clip.npy")
+    assert ended.status != 0
+    assert "segmented-clip was not made from other/clip.npy: name a folder with --out" in ended.errors
 
 
 def test_objects_that_touch_are_followed(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from neural_em.errors import NeuralEMError
 from neural_em.runs import checkpoint
+from neural_em.training.loop import Run
 from neural_em.training.state import Progress, Row, Snapshot
 
 PROGRESS = Progress(epoch=1, step=2, best_loss=0.1 + 0.2, best_epoch=1, rows=(Row(1, 4, 1 / 3, 2 / 3, best=True),))
@@ -116,3 +118,20 @@ def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(NeuralEMError, match="step-00000002: cannot be written: No space left on device"):
         checkpoint.write(tmp_path, "step-00000002", _snapshot())
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_snapshot_that_does_not_fit_changes_nothing(tiny: Any) -> None:
+    """One tensor of a wrong shape, the last; or steps that no epoch has. The model stays as it was."""
+    model = tiny.build()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensors = {f"model.{name}": torch.zeros_like(tensor) for name, tensor in before.items()}
+    wrong = {**tensors, list(tensors)[-1]: torch.zeros(9, 9, 9)}
+    for progress, given, words in (
+        (Progress(), wrong, "expected shape"),
+        (Progress(step=-1), {**tensors, "losses": torch.zeros(3)}, "steps of an epoch"),
+        (Progress(step=10**6), tensors, "steps of an epoch"),
+    ):
+        run = Run(model, tiny.training, tiny.validation, tiny.config, Snapshot(progress, given))
+        with pytest.raises(NeuralEMError, match=words):
+            next(run.train())
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

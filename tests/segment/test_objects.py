@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
 from neural_em.segment import SegmentConfig, segment
-from neural_em.segment.objects import chosen
+from neural_em.segment.objects import Follower, chosen
 from neural_em.segment.scene import Scene, filled, told
 from tests.known import known_model
 from tests.segment.scenes import texture
@@ -190,3 +190,15 @@ def test_objects_are_followed_unless_the_user_says_no(tmp_path: Path) -> None:
     assert frames[0].scores is not None
     assert frames[0].scores["ami_max"] == pytest.approx(1)
     assert frames[0].step.gamma.shape == next(again).step.gamma.shape
+
+
+def test_what_falls_into_three_is_three() -> None:
+    """A plate as one object; once it has been in three parts for some frames, each is an object of its own."""
+    follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)
+    for parts in [[(10, 40)]] * 3 + [[(10, 26), (28, 33), (35, 40)]] * 5:
+        there = np.zeros((SIDE, SIDE), bool)
+        for first, last in parts:
+            there[10:40, first:last] = True
+        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
+        assert (labels > 0).tolist() == there.tolist()
+    assert len({int(labels[20, first]) for first, _ in parts}) == 3

@@ -86,7 +86,7 @@ def segment(
 
     clip = _clip(source, size, masks)
     if out is None and str(source) != "-":
-        out = Path(f"segmented-{source.absolute().stem}")
+        out = _usual_out(source)
     binary = invert or threshold is not None or channels in ("grey", "binary")
     name, why = usual_model(clip, binary) if model is None else (model, "")
     card = find_model(name)
@@ -112,6 +112,19 @@ def segment(
              "ground": frames.choice}  # fmt: skip
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)
+
+
+def _usual_out(source: Path) -> Path:
+    """Named after the clip; what another clip of that name gave is not replaced."""
+    from neural_em.files import read_json
+
+    out = Path(f"segmented-{source.resolve().stem}")
+    before = out / "segmentation.json"
+    if before.is_file():
+        held = read_json(before, 1 << 26)
+        if not isinstance(held, dict) or held.get("source") != str(source):
+            raise NeuralEMError(f"{out} was not made from {source}: name a folder with --out")
+    return out
 
 
 def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, movie: str, total: int | None,

@@ -188,7 +188,8 @@ class DrawnScenes(ABC, Generic[Drawn]):
     def painted(self, drawn: Drawn, count: int) -> Iterator[tuple[slice, Painted]]:
         """Paints so many scenes a few at a time."""
         T, _, H, W = self.shape
-        for rows in lots(count, T * H * W, self.most_painted[self.device.type]):
+        most = self.most_painted.get(self.device.type, self.most_painted["cpu"])
+        for rows in lots(count, T * H * W, most):
             yield rows, self.paint(select(drawn, rows))
 
     def sequences(self, indices: Tensor) -> Iterator[tuple[slice, Painted]]:

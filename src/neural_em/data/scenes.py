@@ -85,7 +85,7 @@ class Scenes(DrawnScenes[Placement]):
         super().__init__(config, split, seed, device)
         self.objects, self.overlap = config.objects, config.overlap
         self.frames, _, self.height, self.width = self.shape
-        self.most_drawn = max(1, _PLACED[self.device.type] // (self.height * self.width))
+        self.most_drawn = max(1, _PLACED.get(self.device.type, _PLACED["cpu"]) // (self.height * self.width))
         self.sprites = sprites.to(self.device)
         self._offsets = self.sprites.rows * self.width + self.sprites.columns  # (S,P)
         self.levels = sprites.levels

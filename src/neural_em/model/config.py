@@ -13,7 +13,7 @@ from neural_em.model.m_step import M_STEPS
 from neural_em.model.mixture import CHANNEL_RULES
 from neural_em.model.noise import NoiseConfig
 
-MODELS: dict[type[BaseConfig], Callable[[Any, int], Any]] = {}  # the model of a config and a seed; filled elsewhere
+MODELS: dict[type[BaseConfig], Callable[[Any, int], Any]] = {}  # the model of a config and a seed; `model` fills it
 LOSS_STEPS = ("every", "last", "mean")
 MAX_SIZE = 1 << 16
 PRIORS = ("median", "background")  # of the image itself; else a number

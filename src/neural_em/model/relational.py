@@ -68,7 +68,10 @@ class Interaction(nn.Module):
             self.attend = nn.Sequential(*hidden, Dense(ATTENTION_UNITS, 1))
 
     def forward(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encodings and effects (B,K,M) of theta (B,K,M), and the attention (B,K,K-1) to the others in their order."""
+        """Encodings and effects (B,K,M) of theta (B,K,M), and the attention (B,K,K-1) to the others in their order.
+
+        In an exported program the attention is (B,K,K), 0 to itself.
+        """
         B, K, M = theta.shape
         encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
         if torch.compiler.is_exporting():  # one graph for any K: a component is also its own neighbour, with weight 0
@@ -79,7 +82,7 @@ class Interaction(nn.Module):
             return encoded, torch.zeros_like(encoded), theta.new_zeros(B, 1, 0)
         else:
             pairs, attention = self.pair(encoded), theta.new_ones(B, K, K - 1)
-        core = self.core(pairs.flatten(0, 2))  # (B*K*(K-1), M)
+        core = self.core(pairs.flatten(0, 2))  # one row a pair
         if self.attend is not None:
             attention = attention * torch.sigmoid(self.attend(core)).view_as(attention)
         return encoded, (attention.unsqueeze(-1) * self.effect(core).view_as(pairs)).sum(dim=2), attention

@@ -27,7 +27,7 @@ _CONTRAST = 0.3  # a difference of colours that makes pixels entirely different
 _MODEL = 0.1  # how much the model's assignment counts beside the objects' pictures
 
 
-@dataclass
+@dataclass(eq=False)
 class Thing:
     """An object as it was when it was last alone."""
 
@@ -99,17 +99,24 @@ class Follower:
         for i, thing in enumerate(self.things):
             if shared[i].any():
                 homes.setdefault(int(shared[i].argmax()), []).append(thing)
+        known = list(self.things)
         for patch in [each for each in range(1, count + 1) if large[each] and each not in homes]:
-            self._claim(patch, patches, shared[:, patch], homes)
+            pixels = {thing: shared[i, patch] for i, thing in enumerate(known) if thing in self.things}
+            self._claim(patch, patches, pixels, homes)
         return homes
 
-    def _claim(self, patch: int, patches: Array, shared: Array, homes: dict[int, list[Thing]]) -> None:
-        """Finds out whose a patch is in which nobody is expected: one of a crowd, a lost one, a part, or new."""
+    def _claim(
+        self, patch: int, patches: Array, shared: dict[Thing, float], homes: dict[int, list[Thing]]
+    ) -> None:  # fmt: skip
+        """Finds out whose a patch is in which nobody is expected: one of a crowd, a lost one, a part, or new.
+
+        ``shared`` are the pixels of the patch where each object was expected.
+        """
         inside = patches == patch
         area, centre = inside.sum(), np.argwhere(inside).mean(axis=0)
         where = {id(thing): home for home, things in homes.items() for thing in things}
         near = []
-        for thing, pixels in zip(self.things, shared, strict=True):
+        for thing, pixels in shared.items():
             home, own = where.get(id(thing)), thing.mask.sum()
             free = home is None or len(homes[home]) > 1
             away = float(np.linalg.norm(thing.centre + thing.velocity - centre))
@@ -122,7 +129,7 @@ class Follower:
                 homes[where[id(thing)]].remove(thing)
             homes[patch] = [thing]
             return
-        for thing, pixels in zip(self.things, shared, strict=True):
+        for thing, pixels in shared.items():
             home = where.get(id(thing))
             if home is not None and pixels > 0.5 * area and len(homes[home]) == 1:
                 thing.torn += 1
@@ -130,7 +137,8 @@ class Follower:
                     homes[patch] = [thing]  # a part of it
                 else:  # two objects that were taken for one
                     self.things.remove(thing)
-                    del homes[home]
+                    for alone in [each for each, things in homes.items() if things == [thing]]:
+                        del homes[alone]
                 return
 
     def _begin(self, inside: Array, frame: Array, gamma: Array, before: Array | None) -> None:

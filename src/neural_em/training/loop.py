@@ -162,12 +162,12 @@ class Run:
         values = distributed.from_first(lambda: configs.to_dict(start.progress), self.device)
         self.progress, self.best = configs.from_dict(Progress, values), start.best
         tensors = distributed.tensors_from_first(start.tensors, self.device)
-        if self.progress.step > self.steps:
-            refuse("checkpoint: step", f"at most {self.steps}, the steps of an epoch", self.progress.step)
-        for name, tensor in self.model.state_dict().items():
-            fill(tensor, tensors, f"model.{name}", "checkpoint")
+        if not 0 <= self.progress.step <= self.steps:
+            refuse("checkpoint: step", f"from 0 to {self.steps}, the steps of an epoch", self.progress.step)
+        places = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.progress.step:
-            fill(self._losses[: self.progress.step], tensors, "losses", "checkpoint")
+            places["losses"] = self._losses[: self.progress.step]
+        fill(places, tensors, "checkpoint")
         self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
         memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
         if memory:

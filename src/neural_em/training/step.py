@@ -98,9 +98,11 @@ class TrainingStep:
     def _gradients(self, x: Tensor, keys: Tensor, share: float, K: int) -> Tensor:
         """Puts the gradients into the parameters; the loss."""
         network, T, segment = self.network, self.config.steps, self.config.segment
+        annealed = self.deviation is not None  # a model of another kind may have no such thing
         x_noisy, gamma = network.draw(x, K, keys, T)
         self.optimizer.zero_grad(set_to_none=True)
-        network.deviation = self.deviation
+        if annealed:
+            network.deviation = self.deviation
         try:
             if segment is not None:
                 x = network.frames(x, T, check=False)
@@ -110,7 +112,8 @@ class TrainingStep:
             loss.backward()
             return loss.detach()
         finally:
-            network.deviation = None  # validation has the model's own
+            if annealed:
+                network.deviation = None  # validation has the model's own
 
     def _update(self, loss: Tensor) -> Tensor:
         """A step of Adam, on the sum of all processes' gradients; the sum of their losses."""
@@ -182,19 +185,24 @@ class TrainingStep:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Puts back what ``state`` gave; on whatever device, whatever its device was."""
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                for key, value in self.optimizer.state[parameter].items():
-                    fill(value, tensors, f"{name}.{key}", "optimizer")
+        places = {
+            f"{name}.{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+        fill(places, tensors, "optimizer")
 
 
-def fill(target: Tensor, tensors: Mapping[str, Tensor], name: str, what: str) -> None:
-    """Puts the tensor of that name into its place, if it fits."""
-    given = tensors.get(name)
-    if given is None or given.shape != target.shape:
-        got = "nothing" if given is None else tuple(given.shape)
-        refuse(f"{what}: {name}", f"shape {tuple(target.shape)}", got)
-    target.copy_(given)
+@torch.no_grad()
+def fill(places: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
+    """Puts tensors into the places of their names, if all of them fit."""
+    for name, place in places.items():
+        given = tensors.get(name)
+        if given is None or given.shape != place.shape:
+            got = "nothing" if given is None else tuple(given.shape)
+            refuse(f"{what}: {name}", f"shape {tuple(place.shape)}", got)
+    for name, place in places.items():
+        place.copy_(tensors[name])
 
 
 def segmented_gradients(
