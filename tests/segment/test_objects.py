@@ -202,3 +202,29 @@ def test_what_falls_into_three_is_three() -> None:
         labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
         assert (labels > 0).tolist() == there.tolist()
     assert len({int(labels[20, first]) for first, _ in parts}) == 3
+
+
+def test_a_part_and_something_new_in_the_same_frame() -> None:
+    """A bar breaks in two; where its parts become objects, another one enters. All three are told apart."""
+    follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)
+    for t in range(8):
+        there = np.zeros((SIDE, SIDE), bool)
+        there[5:15, 5:45] = True
+        there[5:15, 24:27] &= t < 3
+        there[40:52, 20:32] = t >= 5
+        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
+    assert len({int(labels[10, 10]), int(labels[10, 35]), int(labels[45, 25])} - {0}) == 3
+
+
+def test_more_objects_than_labels_are_counted() -> None:
+    """Of 70 squares 64 have labels, and the others are not passed over in silence."""
+    frame = np.zeros((60, 120), bool)
+    for i in range(70):
+        row, column = divmod(i, 14)
+        frame[12 * row + 2 : 12 * row + 9, 8 * column + 1 : 8 * column + 6] = True
+    scene = Scene()
+    for _ in range(4):
+        scene.add(frame[None].astype(np.float32), frame, np.ones((1, 60, 120), np.float32))
+    scene.finish()
+    assert len(np.unique(scene.labels(0))) == 65
+    assert told(scene.summary())[-1] == "6 more objects have no label: 64 at a time is the most"

@@ -68,3 +68,12 @@ def test_what_is_no_picture_is_refused() -> None:
     broken[20:24] = b"\x00\x00\x00\x00"
     with pytest.raises(NeuralEMError, match="standard input"):
         list(PipeSource(io.BytesIO(bytes(broken))))
+
+
+@pytest.mark.parametrize("stream", [b"", b"cut"])
+def test_a_stream_without_a_whole_frame_is_refused(stream: bytes) -> None:
+    """A wrong size would otherwise look like an empty clip."""
+    with pytest.raises(NeuralEMError, match=rf"expected frames of 20 bytes, got {len(stream)} bytes"):
+        list(PipeSource(io.BytesIO(stream), (4, 5, 1)))
+    with pytest.raises(NeuralEMError, match="JPEG pictures"):
+        list(PipeSource(io.BytesIO(picture(50)[: 30 * len(stream)])))

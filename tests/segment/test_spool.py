@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
+from typing import Any
+
 import numpy as np
 import pytest
 
+from neural_em import NeuralEMError
 from neural_em.segment.spool import Spool
 
 
@@ -24,3 +29,19 @@ def test_rows_come_back_in_any_order() -> None:
 def test_objects_that_would_run_code_are_refused() -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         Spool().add(np.array([print], object))
+
+
+def test_a_temporary_folder_that_is_missing_or_full_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    spool = Spool()
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(NeuralEMError, match="temporary file: cannot be written: No space left on device"):
+        spool.add(np.zeros(3))
+    monkeypatch.setattr(tempfile, "TemporaryFile", missing)
+    with pytest.raises(NeuralEMError, match="No usable temporary directory found"):
+        Spool()

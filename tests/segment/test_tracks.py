@@ -103,3 +103,17 @@ def test_pixels_that_are_not_scored_are_no_mistake() -> None:
 @pytest.mark.parametrize("labels", [[frame()], []])
 def test_nothing_to_score(labels: list[np.ndarray]) -> None:
     assert scored([frame()] * len(labels), labels) == {}
+
+
+def test_one_that_comes_out_from_behind_another_leaves_its_number_alone() -> None:
+    """The large one stays where it is; the small one may be new when it comes back, but not the large one."""
+    tracker = Tracker()
+    for t in range(14):
+        labels = np.zeros((96, 128), np.uint8)
+        labels[34:62, 50:78] = 1
+        if t < 5:
+            labels[44:52, 10 + 3 * t : 18 + 3 * t] = 2
+        if t >= 12:
+            labels[40:48, 70:78] = 2
+        places = {place.label: place.object for place in tracker.add(labels)}
+        assert places[1] == 1

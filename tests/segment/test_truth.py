@@ -61,8 +61,11 @@ def test_one_component_that_owns_everything(tmp_path: Path) -> None:
     said = watched(tmp_path, np.stack([BARS] * 3), components=1).warnings("clip.npy")
     assert "one component owns everything" in said
     assert said[-1].startswith("this model does not know this clip (it explains 50% of the foreground pixels")
-    help = "train on it (nem adapt clip.npy --from sprites), or try --model sprites, or try --background median"
-    assert said[-1].endswith(help)
+    help = "train on it (nem adapt clip.npy --from sprites), or try --model sprites"
+    assert said[-1].endswith(f"{help}, or try --background median")
+    for frames, more in ((3, ""), (8, ", or try --background flat")):  # too few to tell; black and white already
+        said = watched(tmp_path, np.stack([BARS] * frames), components=1, background="auto").warnings("clip.npy")
+        assert said[-1].endswith(help + more)
 
 
 def test_what_a_model_explains_is_held_against_what_it_usually_explains(tmp_path: Path) -> None:

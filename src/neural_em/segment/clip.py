@@ -146,7 +146,9 @@ class Segmentation(Iterator[Segmented]):
         """The same with objects for labels: these are known when the whole clip has been looked at."""
         assert self._look is not None
         held = Spool()
-        for number, ((_, _, x, look, there), step) in enumerate(steps, start=1):
+        for number, ((position, frame, x, look, there), step) in enumerate(steps, start=1):
+            if self._truth is not None:
+                self._truth.labels(0, position, (frame.shape[0], frame.shape[1]))  # wrong ones are refused now
             parts = [each.float().cpu().numpy() for each in step[:3]]
             scene.add(look, there, parts[2])
             prior = [] if step.prior is None else [step.prior.float().cpu().numpy()]

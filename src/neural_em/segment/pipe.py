@@ -34,7 +34,7 @@ class PipeSource(Source):
         self._stream, self._size = stream, size
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames; a last one that was cut short is left out."""
+        """All frames, one or more; a last one that was cut short is left out."""
         return _pictures(self._stream) if self._size is None else _raw(self._stream, self._size)
 
 
@@ -48,9 +48,12 @@ def parse_size(text: str) -> tuple[int, int, int]:
 
 
 def _raw(stream: BinaryIO, size: tuple[int, int, int]) -> Iterator[Frame]:
-    count = size[0] * size[1] * size[2]
+    count, number = size[0] * size[1] * size[2], 0
     while len(data := stream.read(count)) == count:
         yield np.frombuffer(data, np.uint8).reshape(size)
+        number += 1
+    if not number:
+        refuse(NAME, f"frames of {count} bytes", f"{len(data)} bytes")
 
 
 def _pictures(stream: BinaryIO) -> Iterator[Frame]:
@@ -66,6 +69,8 @@ def _pictures(stream: BinaryIO) -> Iterator[Frame]:
             number += 1
         if len(held) > _MOST:
             refuse(NAME, f"pictures of at most {_MOST} bytes", "more")
+    if not number:
+        refuse(NAME, "JPEG pictures, or raw frames with --size HxW or HxWx3", "no whole one")
 
 
 def _end(data: bytearray, start: int) -> int | None:

@@ -20,6 +20,7 @@ _SHORT, _CLIP = 3, 8  # frames that an object is seen, at least, in a clip of so
 _TOGETHER = 8  # frames that tell whether two move together
 _STILL = 1.5  # pixels that a distance may vary, for noise
 _SHARE = 0.15  # of an object's pixels that a component owns, to be a part of it
+_LISTED = 6  # objects that are named one by one
 _APART = 0.25  # of an object's size: parts whose distance varies by more are two objects
 
 
@@ -62,6 +63,7 @@ class Scene:
         self._seen, self._done = Spool(), Spool()
         self._forward = Follower()
         self._ages: list[dict[int, int]] = []
+        self._unlabelled = 0  # objects for which no label was free
         self._life: dict[int, list[int]] = {}  # of each object: its first and last frame, and how many
         self._size: dict[int, float] = {}  # of each object, in pixels along a side
         self._owned: dict[int, Array] = defaultdict(lambda: np.zeros(MAX_COMPONENTS))  # pixels, by component
@@ -113,7 +115,8 @@ class Scene:
                 homes[k].append(each["label"])
         own = [[k for k in each["components"] if len(homes[k]) == 1] for each in self.found]
         shared = {str(k): sorted(set(home)) for k, home in sorted(homes.items()) if len(set(home)) > 1}
-        return {"objects": self.found, "merged": [each for each in own if len(each) > 1], "shared": shared}
+        merged = [each for each in own if len(each) > 1]
+        return {"objects": self.found, "merged": merged, "shared": shared, "unlabelled": self._unlabelled}
 
     def _look(self, i: int, labels: Array, owners: Array, alone: set[int]) -> None:
         """Notes where objects are, and of what components, as far as they are alone."""
@@ -177,6 +180,7 @@ class Scene:
                 free = [each for each in range(1, len(busy)) if busy[each] < first]
                 short = count < _SHORT and frames >= _CLIP
                 label = 0 if short or not free else free[0]
+                self._unlabelled += not short and not free
                 given[number].append(label)
                 if label:
                     busy[label] = last
@@ -210,7 +214,10 @@ def told(summary: dict[str, Any]) -> list[str]:
     lines = [f"{count} object{'' if count == 1 else 's'} followed through the clip (--raw labels components instead)"]
     lines += [f"components {_listed(each)} are never apart: taken for one object" for each in summary["merged"]]
     for k, labels in summary["shared"].items():
-        lines.append(f"component {k} is on objects {_listed(labels)}: told apart by how they move")
+        where = f"objects {_listed(labels)}" if len(labels) <= _LISTED else f"{len(labels)} objects"
+        lines.append(f"component {k} is on {where}: told apart by how they move")
+    if summary["unlabelled"]:
+        lines.append(f"{summary['unlabelled']} more objects have no label: {MAX_COMPONENTS} at a time is the most")
     return lines
 
 

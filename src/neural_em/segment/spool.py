@@ -1,17 +1,22 @@
 """Arrays that wait in a temporary file, so that a clip can be gone through again in bounded memory."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neural_em.errors import NeuralEMError
 
 
 class Spool:
     """Rows of arrays: added one after another, read in any order. The file is gone when nobody holds it any more."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as it is held)
+        with _told():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as it is held)
         self._rows: list[tuple[int, int]] = []  # where each begins, and of how many arrays it is
 
     def __len__(self) -> int:
@@ -20,12 +25,23 @@ class Spool:
 
     def add(self, *arrays: NDArray[Any]) -> None:
         """One row more."""
-        self._rows.append((self._file.seek(0, 2), len(arrays)))
-        for array in arrays:
-            np.lib.format.write_array(self._file, np.ascontiguousarray(array), allow_pickle=False)
+        with _told():
+            self._rows.append((self._file.seek(0, 2), len(arrays)))
+            for array in arrays:
+                np.lib.format.write_array(self._file, np.ascontiguousarray(array), allow_pickle=False)
+            self._file.flush()
 
     def __getitem__(self, row: int) -> list[NDArray[Any]]:
         """The arrays of a row."""
         start, count = self._rows[row]
         self._file.seek(start)
         return [np.lib.format.read_array(self._file, allow_pickle=False) for _ in range(count)]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NeuralEMError(f"temporary file: cannot be written: {why} (TMPDIR names another folder)") from None

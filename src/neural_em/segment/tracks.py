@@ -75,15 +75,15 @@ class Tracker:
 
     def _matched(self, found: list[Place], diagonal: float) -> dict[int, _Track]:
         """The track that each label continues."""
-        cost = np.full((len(found), len(self._tracks)), 1e6)
+        cost = np.ones((len(found), len(self._tracks)))  # out of reach; more would break sure pairs
         for i, place in enumerate(found):
             for j, track in enumerate(self._tracks):
                 away = float(np.linalg.norm(track.expected(place.frame) - place.centroid))
                 reach = 0.05 * diagonal + 1.5 * np.sqrt(track.area)
-                if away <= reach:
+                if away < reach:
                     cost[i, j] = away / reach - (1.0 if track.place.label == place.label else 0.0)
         pairs = zip(*linear_sum_assignment(cost), strict=True)
-        return {found[i].label: self._tracks[j] for i, j in pairs if cost[i, j] < 1e6}
+        return {found[i].label: self._tracks[j] for i, j in pairs if cost[i, j] < 1}
 
 
 def _found(labels: Labels, frame: int) -> list[Place]:

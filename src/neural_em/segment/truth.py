@@ -81,6 +81,8 @@ class Watch:
     def line(self) -> str:
         """All of it in one line."""
         found = self.summary()
+        if not found["foreground"]:
+            return "nothing stands out from the ground in any frame"
         parts = [
             f"the model explains {found['explained']:.0%} of the foreground pixels"
             + (f" (usually {self._usual.explained:.0%})" if self._usual else ""),
@@ -106,7 +108,8 @@ class Watch:
             said.append("one component owns everything")
         doubts = self._doubts(found)
         if doubts and found["foreground"]:
-            said.append(f"this model does not know this clip ({', '.join(doubts)}): {self._help(source)}")
+            followed = "" if self._segmentation.scene is None else "; the objects are followed without it"
+            said.append(f"this model does not know this clip ({', '.join(doubts)}): {self._help(source)}{followed}")
         return said
 
     def _help(self, source: str) -> str:
@@ -114,7 +117,9 @@ class Watch:
         tries = [f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})"]
         if self._segmentation.model.config.prior == 0:
             tries.append(f"try --model {OBJECTS}")
-        if self._segmentation.ground is None:
+        if "black and white" in self._segmentation.choice:
+            tries.append("try --background flat")
+        elif self._segmentation.choice == "none":  # as asked
             tries.append("try --background median")
         return ", or ".join(tries)
 
