@@ -104,6 +104,8 @@ def test_objects_that_touch_are_followed(run_nem, tmp_path: Path, weights: str) 
         assert "background: flat: objects move on one colour" in ended.out
         assert ("2 objects followed through the clip" in ended.out) == (name == "followed")
         summaries[name] = json.loads((tmp_path / name / "segmentation.json").read_text())
+        page = (tmp_path / name / "index.html").read_text()
+        assert ("colours of their own" in page) == (name == "followed")
     found = summaries["followed"]["followed"]["objects"]
     assert [(each["label"], each["frames"]) for each in found] == [(1, 24), (2, 24)]
     assert summaries["followed"]["objects"]["tracks"] == 2

@@ -96,6 +96,8 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     parts = ["" if one else KEYS, f'<div class="players">{shown_player}</div>']
     if shown.step > 1:
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
+    if "followed" in summary:
+        parts.append('<p class="note">Objects have colours of their own, not those of the components.</p>')
     parts.append(chart and f'<section><h2>How many</h2><div class="charts">{chart}</div></section>')
     title = Path(str(summary.get("source", folder.name))).name
     return document(title, _lead(summary), "\n".join(parts))
