@@ -122,9 +122,10 @@ _STAGES = (
     ("data.digits=500", "training.learning_rate=0.0005"),
     ("data.digits=null", "training.learning_rate=0.0005"),
 )
-_IN_WINDOWS = replace(network("bouncing-balls"), window=0.24)
+_IN_WINDOWS = replace(network("bouncing-balls"), window=0.22)
 _WITHOUT_RELATIONS = replace(_IN_WINDOWS, m_step="recurrent")
-_BALLS = _new("bouncing-balls", _IN_WINDOWS, components=5, steps=30, learning_rate=0.0005, epochs=10, **_FALLING)
+_STEADY: dict[str, Any] = {"clip": 100.0, **_FALLING}
+_BALLS = _new("bouncing-balls", _IN_WINDOWS, components=5, steps=30, learning_rate=0.0005, epochs=10, **_STEADY)
 _TAGGER = _new(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),
     components=4, batch_size=100, learning_rate=0.0004, epochs=100, patience=None,
@@ -157,7 +158,7 @@ _ALL = (
     _new("coloured-shapes", data=DataConfig("coloured-shapes", **_GROUND), components=5, epochs=4, **_FALLING),
     _new("coloured-digits", data=DataConfig("coloured-digits", **_GROUND),
          components=3, learning_rate=0.0005, epochs=4, **_FALLING),
-    _new("tetrominoes", components=3, epochs=2, first_deviation=0.5, deviation_epochs=1, **_FALLING),
+    _new("tetrominoes", components=3, epochs=1, first_deviation=0.5, deviation_epochs=1, **_STEADY),
     _new("sprites", data=DataConfig("sprites", **_GROUND), components=5, steps=12, epochs=3, **_FALLING),
     _new("objects", replace(network("flying-shapes"), height=32, width=32),
          DataConfig("silhouettes", height=32, width=32, most_objects=5, smallest=0.2, speed=1.0),

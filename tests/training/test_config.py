@@ -24,7 +24,7 @@ def test_bfloat16_is_for_the_fast_engine_on_a_gpu():
         ("seed", True), ("seed", 2**63), ("score_size", -1), ("learning_rate", 0), ("learning_rate", float("nan")),
         ("learning_rate", "fast"), ("checkpoint_seconds", float("inf")), ("deterministic", "yes"), ("truncate", 1),
         ("tensorboard", None), ("schedule", "linear"), ("precision", "fp8"), ("engine", None),
-        ("order", "random"), ("validation_noise", "new"),
+        ("clip", 0), ("clip", "long"), ("order", "random"), ("validation_noise", "new"),
     ],
 )  # fmt: skip
 def test_each_field_refuses_what_makes_no_sense(name, value):

@@ -43,9 +43,11 @@ def _distance(a: Path, b: Path) -> float:
 def test_two_processes_follow_one(tmp_path: Path) -> None:
     """Float64, 25 + 25 steps of 7 samples (4 for one process, 3 for the other): weights and loss within 1e-9.
 
-    Every step has its own number of components, and both go on with the optimizer of the first stage, which one reads.
+    Every step has its own number of components, gradients are clipped, and both go on with the optimizer of the first
+    stage, which one reads.
     """
     stages = ["--set", "stages=[[], []]", "--set", "carry_optimizer=true", "--set", "training.components_range=[1,3]"]
+    stages += ["--set", "training.clip=20"]
     options = ["--precision", "float64", "--train-size", "175", *stages, "--run-dir"]
     _run(1, *options, str(tmp_path / "one"))
     _run(2, *options, str(tmp_path / "two"))

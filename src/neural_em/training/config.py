@@ -38,6 +38,8 @@ class TrainingConfig(fields.Checked):
         first_deviation: of the E-step in the first training step; it then changes by the same factor each step, to the
             model's own after ``deviation_epochs``. Validation and tests always have the model's own. Not given: always.
         deviation_epochs: see ``first_deviation``.
+        clip: the longest that the gradient of a step may be, over all weights; a longer one is shortened to it. Not
+            given: never.
         epochs: largest number of epochs.
         patience: number of epochs without a better validation loss before training stops; None, which a falling
             learning rate wants: never before the last epoch.
@@ -68,6 +70,7 @@ class TrainingConfig(fields.Checked):
     schedule: Literal["constant", "cosine"] = "constant"
     first_deviation: float | None = None
     deviation_epochs: int = 10
+    clip: float | None = None
     epochs: int = 500
     patience: int | None = 10
     seed: int = 0
@@ -87,6 +90,7 @@ class TrainingConfig(fields.Checked):
         **dict.fromkeys(("components", "batch_size", "epochs", "deviation_epochs"), fields.integer(1)),
         **dict.fromkeys(("steps", "patience", "segment"), fields.optional(fields.integer(1))),
         "first_deviation": fields.optional(fields.number("a number from 0.001 to 1000", 0.001, 1000)),
+        "clip": fields.optional(fields.number("a number above 0", fields.TINY)),
         "components_range": fields.optional(_range),
         "score_size": fields.integer(0),
         "seed": fields.integer(0, MAX_SEED),

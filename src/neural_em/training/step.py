@@ -124,6 +124,8 @@ class TrainingStep:
             for gradient, part in zip(gradients, flat[:-1].split([g.numel() for g in gradients]), strict=True):
                 gradient.copy_(part.view_as(gradient))
             loss = flat[-1]
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         return loss
 
