@@ -271,6 +271,13 @@ def test_as_many_components_as_there_are_objects(run_nem, tmp_path: Path, weight
     assert summary["objects"]["most"] == 2
 
 
+def test_it_says_what_separate_images_cost(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
+    clip = inputs(tmp_path)["clip.npy"]
+    ended = run_nem("segment", clip, "--model", weights, "--separate", "--steps", "3", "--starts", "2", "--out", "out")
+    assert ended.status == 0, ended.errors
+    assert "separate: 2 starts of 3 steps for every frame" in ended.out
+
+
 def test_it_says_when_it_sees_nothing_and_ends_well(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
     np.save(tmp_path / "dark.npy", np.stack([BARS * 0.3] * 3))
     ended = run_nem("segment", "dark.npy", "--model", weights, "--out", "out")
