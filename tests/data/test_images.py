@@ -24,6 +24,21 @@ def test_every_kind_of_picture_has_one_or_three_channels(mode: str, tmp_path: Pa
     assert source.colour == (frame.shape[2] == 3)
 
 
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+def test_what_is_transparent_lies_on_black(mode: str, tmp_path: Path) -> None:
+    """White pixels that are seen whole, by half and not at all; a palette's are seen or not."""
+    pixels = np.full((1, 3, 4), 255, np.uint8)
+    pixels[0, :, 3] = (255, 128, 0)
+    picture = Image.fromarray(pixels).convert("RGBA" if mode == "P" else mode)
+    if mode == "P":
+        picture = Image.fromarray(np.array([[0, 0, 1]], np.uint8), "P")
+        picture.putpalette([255, 255, 255, 200, 200, 200])
+    picture.save(tmp_path / "a.png", **({"transparency": 1} if mode == "P" else {}))
+    (frame,) = open_source(tmp_path / "a.png")
+    assert frame.shape == (1, 3, 1 if mode == "LA" else 3)
+    assert frame.max(axis=2).tolist() == [[255, 255 if mode == "P" else 128, 0]]
+
+
 def test_sixteen_bits_are_kept(tmp_path: Path) -> None:
     values = np.array([[0, 1, 40000, 65535]], np.uint16)
     Image.fromarray(values).save(tmp_path / "deep.png")

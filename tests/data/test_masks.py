@@ -187,7 +187,7 @@ def _mask_of_fractions(folder: Path) -> dict[str, Any]:
 def _deep_mask(folder: Path) -> dict[str, Any]:
     save(folder / "images", counted(1))
     save(folder / "masks", np.full((1, 4, 5), 300, np.uint16))
-    return {"masks": str(folder / "masks"), "names": "masks/frame0.png"}
+    return {"masks": str(folder / "masks"), "names": "(255 groups are the most), got 300 to 300"}
 
 
 def _empty_masks(folder: Path) -> dict[str, Any]:

@@ -133,6 +133,25 @@ def test_arrays(name: str, suffix: str, tmp_path: Path) -> None:
     assert np.array_equal(frames, expected)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(2, 6, 5, 4), (6, 5, 4)])
+def test_what_is_transparent_in_an_array_lies_on_black(shape: tuple[int, ...], kind: Any, tmp_path: Path) -> None:
+    """Opaque, half transparent, and not to be seen at all, whatever colour is there."""
+    values = np.full(shape, 200, np.float64)
+    values[..., 3] = 255
+    values[..., 0, 3], values[..., 1, 3] = 0, 127.5
+    np.save(tmp_path / "a.npy", (values / 255).astype(kind) if kind == np.float32 else np.floor(values).astype(kind))
+    source = open_source(tmp_path / "a.npy")
+    frames = np.stack(list(source))
+    assert source.colour
+    assert frames.shape == (2 if len(shape) == 4 else 1, 6, 5, 3)
+    assert frames.dtype == kind
+    scale = 1 / 255 if kind == np.float32 else 1
+    assert np.allclose(
+        frames[:, :, :, 0], np.array([0, 100, 200, 200, 200])[:, None][None, None, :, 0] * scale, atol=scale
+    )
+
+
 @pytest.mark.parametrize(("free", "fits"), [(12 * 16 * 5, True), (12 * 16 * 5 - 1, False)])
 def test_an_archive_is_unpacked_only_if_it_fits_into_memory(
     free: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

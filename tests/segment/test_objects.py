@@ -204,6 +204,17 @@ def test_what_falls_into_three_is_three() -> None:
     assert len({int(labels[20, first]) for first, _ in parts}) == 3
 
 
+def test_three_parts_for_two_frames_are_still_one_object() -> None:
+    """However many parts there are, only frames count."""
+    follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)
+    for parts in [[(10, 40)]] * 3 + [[(10, 20), (21, 30), (31, 40)]] * 2:
+        there = np.zeros((SIDE, SIDE), bool)
+        for first, last in parts:
+            there[10:40, first:last] = True
+        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
+    assert len(np.unique(labels[there])) == 1
+
+
 def test_a_part_and_something_new_in_the_same_frame() -> None:
     """A bar breaks in two; where its parts become objects, another one enters. All three are told apart."""
     follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)

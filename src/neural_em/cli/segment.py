@@ -40,7 +40,9 @@ def segment(
             show_default="8, or 2 where objects are followed",
         ),
     ] = None,
-    separate: Annotated[bool, typer.Option("--separate", help="Treat every frame as an image of its own.")] = False,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Treat every frame as an image of its own: all steps of all starts.")
+    ] = False,
     fit: Annotated[
         str | None,
         typer.Option(
@@ -107,6 +109,9 @@ def segment(
     check_movie(movie, rate)
     check_out(cast(Path, out))
     typer.echo(f"background: {printable(frames.choice)}")
+    if separate:
+        work = frames.stream.config.starts, steps or network.config.steps
+        typer.echo(f"separate: {work[0]} starts of {work[1]} steps for every frame (fewer --starts are faster)")
     watch = Watch(frames, usual(run, network, count, choose(device)))
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(frames.stream.config),
              "ground": frames.choice}  # fmt: skip

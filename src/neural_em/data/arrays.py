@@ -44,10 +44,11 @@ def find_array(path: Path, role: str) -> NDArray[Any] | None:
 def as_clips(array: NDArray[Any], name: str) -> list[NDArray[Any]]:
     """Views (T,H,W,C) of an array: an image, a video, or several; an axis of 1 or 3 is taken for the channels.
 
-    (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W).
+    (H,W), (H,W,C), (T,H,W), (T,H,W,C), (T,C,H,W), (N,T,H,W), (N,T,H,W,C) or (N,T,C,H,W). So is a last axis
+    of 4, the last of which is the opacity, if the frames are larger than that.
     """
     shape = array.shape
-    if len(shape) < 3 or shape[-1] not in (1, 3):  # the channels are not last
+    if len(shape) < 3 or shape[-1] not in (1, 3, 4) or (shape[-1] == 4 and min(shape[-3:-1]) < 5):  # channels not last
         array = np.moveaxis(array, -3, -1) if len(shape) > 3 and shape[-3] in (1, 3) else array[..., None]
     if not 3 <= array.ndim <= 5:
         refuse(name, "frames of shape (T,H,W), (T,H,W,C), (N,T,H,W) or (N,T,H,W,C)", shape)
@@ -72,10 +73,13 @@ def largest(array: NDArray[Any]) -> int:
 
 
 def to_frame(values: NDArray[Any], top: int, name: str) -> Frame:
-    """One frame (H,W,C): uint8 for whole numbers, float32 in [0, 1] for others."""
+    """One frame (H,W,C): uint8 for whole numbers, float32 in [0, 1] for others; what is transparent lies on black."""
     low, high = values.min(), values.max()
     if not (low >= 0 and high <= top):  # false for NaN as well
         refuse(name, f"values from 0 to {top}", f"{low} to {high}")
+    if values.shape[-1] == 4:
+        seen = values[..., :3] * (values[..., 3:] / np.float32(top))
+        values = seen if values.dtype.kind == "f" else np.rint(seen).astype(values.dtype)
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     return np.multiply(values, 255 // top, dtype=np.uint8, casting="unsafe")

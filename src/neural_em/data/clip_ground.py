@@ -4,6 +4,7 @@ Frames are looked at a few times larger than the model sees them, however large 
 memory and still gives sharp edges. Shapes: frames (C,H,W), samples (N,C,H,W), in [0, 1].
 """
 
+import colorsys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,7 @@ from scipy import ndimage
 from neural_em.data.fitting import Fitting
 from neural_em.data.images import read_image
 from neural_em.data.sources import Source
+from neural_em.errors import refuse
 from neural_em.files import existing
 
 Picture = NDArray[np.float32]
@@ -29,6 +31,8 @@ _FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
 # of a ground of one colour: the share of frames in which a pixel shows it, and of all pixels that show it, at least
 _OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
+_SHAPE = 0.01  # that a picture of the empty scene may be wider or higher than the clip
+_HUES = ("red", "orange", "yellow", "green", "green", "green", "cyan", "blue", "blue", "purple", "pink", "pink")
 _SHADE = (0.4, 1.6)  # how bright a shadow leaves the ground, at least; how bright it is without, at most
 
 
@@ -40,11 +44,13 @@ class Ground:
         kind: ``median``, ``flat`` or ``file``.
         picture: (C,H,W), in colour where the clip is.
         tolerance: (H,W): what differs by no more is noise.
+        ghost: the share of its pixels that seem to be an object that stood there for long and left, or came late.
     """
 
     kind: str
     picture: Picture
     tolerance: Picture
+    ghost: float = 0.0
 
     def foreground(self, frame: Picture) -> tuple[Mask, Mask]:
         """Where (H,W) a frame shows something else than the ground, and where only a shadow lies on it."""
@@ -145,7 +151,28 @@ def learn(samples: Picture) -> Ground:
     with np.errstate(all="ignore"):
         spread = np.nan_to_num(1.4826 * np.nanmedian(own, axis=0))
     tolerance = np.maximum(max(_LEAST, 5 * noise), 4 * spread)
-    return Ground("median", picture, tolerance.astype(np.float32))
+    return Ground("median", picture, tolerance.astype(np.float32), _ghost(samples, picture, difference > tolerance))
+
+
+def _ghost(samples: Picture, picture: Picture, differs: Mask) -> float:
+    """The share of the pixels of a ground (C,H,W) that an object stood on for most of the clip, but not all of it.
+
+    There the first or the last samples all differ from the ground (N,H,W); it has an outline, and they have none.
+    """
+    ghost, few = 0, max(3, len(samples) // 8)
+    for part in (slice(0, few), slice(-few, None)):
+        patches, _ = ndimage.label(differs[part].all(axis=0))
+        empty = np.median(samples[part], axis=0)
+        for patch in np.flatnonzero(np.bincount(patches.ravel())[1:] > 0.002 * patches.size) + 1:
+            inside = patches == patch
+            inner = inside & ~ndimage.binary_erosion(inside, iterations=2)
+            outer = ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside)
+            if not outer.any():
+                continue
+            outline, other = (np.abs(each[:, inner].mean(axis=1) - each[:, outer].mean(axis=1)).max()
+                              for each in (picture, empty))  # fmt: skip
+            ghost += inside.sum() if outline > max(2 * _LEAST, 3 * other) else 0
+    return float(ghost / patches.size)
 
 
 def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
@@ -159,12 +186,28 @@ def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
     return Ground("flat", even, np.clip(ground.tolerance, 1.5 * _LEAST, 3 * _LEAST)), float(often.mean())
 
 
-def from_file(path: str, fitting: Fitting) -> Ground:
-    """The ground as a picture of the empty scene."""
-    file = existing(path)
-    picture = fitting.unit_frame(read_image(Path(file)), str(file))
-    tolerance = np.full(picture.shape[1:], 2 * _LEAST, np.float32)
-    return Ground("file", picture, tolerance)
+def from_file(path: str, fitting: Fitting, size: tuple[int, int]) -> tuple[Ground, str]:
+    """The ground as a picture of the empty scene, for frames of a size (H',W'), and what to say of it."""
+    file, (H, W) = existing(path), size
+    picture, said = read_image(Path(file)), path
+    height, width = picture.shape[:2]
+    if abs(height * W / (width * H) - 1) > _SHAPE:
+        refuse(str(file), f"{H} x {W} pixels like the clip, or the same shape", f"{height} x {width}")
+    if (height, width) != size:
+        said += f", resized from {height} x {width} to {H} x {W} pixels"
+        picture = Fitting(H, W, "colour", "resize").frame(picture, str(file)).transpose(1, 2, 0)
+    seen = fitting.unit_frame(picture, str(file))
+    return Ground("file", seen, np.full(seen.shape[1:], 2 * _LEAST, np.float32)), said
+
+
+def colour_of(ground: Ground) -> str:
+    """The colour of a flat ground, in words."""
+    r, g, b = np.resize(ground.picture[:, 0, 0], 3).tolist()
+    hue, _, value = colorsys.rgb_to_hsv(r, g, b)
+    code = "#" + "".join(f"{round(255 * each):02x}" for each in (r, g, b))
+    if value - min(r, g, b) < 0.1:  # hardly any colour
+        return f"{('black', 'dark grey', 'grey', 'light grey', 'white')[round(4 * value)]} ({code})"
+    return f"{'dark ' if value < 0.5 else ''}{_HUES[round(hue * len(_HUES)) % len(_HUES)]} ({code})"
 
 
 def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
@@ -172,13 +215,15 @@ def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
     if len(samples) < FEW:
         return None, f"none: {FEW} frames or more would tell it"
     black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())
-    if binary and 1 - black - white < 0.5 * min(black, white) and white < 0.75:
-        return None, "none: the frames are black and white already"
+    clear = binary and 1 - black - white < 0.5 * min(black, white) and white < 0.75
     ground = learn(samples)
     even, share = flat(samples, ground)
-    if share >= _FLAT and _changed(even, samples) <= _MOVING and not _camera_moves(samples, even):
-        return even, "flat: objects move on one colour"
     changed = _changed(ground, samples)
+    moves = changed >= _STILL or not clear  # the model may tell black and white figures apart that stand still
+    if moves and share >= _FLAT and _changed(even, samples) <= _MOVING and not _camera_moves(samples, even):
+        return even, f"flat: objects move on one colour, {colour_of(even)}"
+    if clear:
+        return None, "none: the frames are black and white already"
     if changed > _MOVING or _camera_moves(samples):
         return None, "none: the camera moves, so the clip does not tell its ground"
     if changed < _STILL:

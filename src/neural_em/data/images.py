@@ -50,7 +50,7 @@ def read_image(path: Path) -> Frame:
 
 
 def to_frame(image: Image.Image, name: str) -> Frame:
-    """An opened picture's pixels (H,W,C), upright, without transparency."""
+    """An opened picture's pixels (H,W,C), upright; what is transparent lies on black."""
     image = ImageOps.exif_transpose(image)
     if image.mode in _DEEP:
         values = np.asarray(image).astype(np.float32)
@@ -58,7 +58,11 @@ def to_frame(image: Image.Image, name: str) -> Frame:
         if not (values.min() >= 0 and values.max() <= 1):
             refuse(name, "pixel values of at most 16 bits, or from 0 to 1", f"{values.min()} to {values.max()}")
         return values[:, :, None]
-    pixels = np.array(image.convert("L" if image.mode in _GREY else "RGB"))
+    kind = "L" if image.mode in _GREY else "RGB"
+    if image.has_transparency_data:
+        image = image.convert(f"{kind}A").convert(f"{kind}a")  # colours times their opacity
+        return np.array(image)[:, :, :-1]
+    pixels = np.array(image.convert(kind))
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
@@ -101,7 +105,8 @@ def to_labels(values: NDArray[Any], name: str) -> Labels:
     with np.errstate(invalid="ignore"):
         labels = values.astype(np.uint8)
     if not np.array_equal(labels, values):
-        refuse(name, "labels that are integers from 0 to 255", "others")
+        found = f"{values.min()} to {values.max()}" if values.dtype.kind != "f" else "others"
+        refuse(name, "labels that are whole numbers from 0 to 255 (255 groups are the most)", found)
     return labels
 
 

@@ -107,7 +107,7 @@ class ArraySource(Source):
 
     def __init__(self, name: str, clip: NDArray[Any], top: int) -> None:
         """``top`` is what stands for 1.0 in the array."""
-        self.name, self.length, self.colour, self.deep = name, len(clip), clip.shape[-1] == 3, clip.dtype.kind == "f"
+        self.name, self.length, self.colour, self.deep = name, len(clip), clip.shape[-1] > 1, clip.dtype.kind == "f"
         self._clip, self._top = clip, top
 
     def __iter__(self) -> Iterator[Frame]:

@@ -93,16 +93,17 @@ class Segmentation(Iterator[Segmented]):
         size = ahead[0][1].shape[:2]
         self._look = grounds.looked_at(self.fitting, self._clip.colour, (size[0], size[1]))
         if config.background not in ("auto", "median", "flat"):
-            self.ground, self.choice = grounds.from_file(config.background, self._look), config.background
+            self.ground, self.choice = grounds.from_file(config.background, self._look, (size[0], size[1]))
             return chain(ahead, frames)
         every = ahead if once else enumerate(self._clip)
         samples = grounds.sampled(self._look.unit_frame(f, self._clip.frame_name(i)) for i, f in every)
         if config.background == "auto":
             self.ground, self.choice = grounds.choose(samples, self.fitting.channels == "binary")
         else:
-            learned = grounds.learn(samples)
-            self.ground = learned if config.background == "median" else grounds.flat(samples, learned)[0]
-            self.choice = f"{config.background}: as asked"
+            self.ground, self.choice = grounds.learn(samples), f"{config.background}: as asked"
+            if config.background == "flat":
+                self.ground = grounds.flat(samples, self.ground)[0]
+                self.choice += f", {grounds.colour_of(self.ground)}"
         return chain(ahead, frames)
 
     def _known_ground(self) -> bool:

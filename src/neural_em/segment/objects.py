@@ -132,8 +132,7 @@ class Follower:
         for thing, pixels in shared.items():
             home = where.get(id(thing))
             if home is not None and pixels > 0.5 * area and len(homes[home]) == 1:
-                thing.torn += 1
-                if thing.torn < _TORN or area < _PART * thing.mask.sum():
+                if thing.torn < _TORN - 1 or area < _PART * thing.mask.sum():
                     homes[patch] = [thing]  # a part of it
                 else:  # two objects that were taken for one
                     self.things.remove(thing)
@@ -162,8 +161,7 @@ class Follower:
         if thing.alone >= 0:
             old = 0.5 if thing.alone == self._frame - 1 else 0.0
             thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
-        if ndimage.label(inside[part], np.ones((3, 3)))[1] == 1:
-            thing.torn = 0
+        thing.torn = thing.torn + 1 if ndimage.label(inside[part], np.ones((3, 3)))[1] > 1 else 0
         thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
         thing.mask, thing.picture = inside[part].copy(), frame[:, part[0], part[1]].copy()
         thing.components = 0.9 * thing.components + gamma[:, inside].sum(axis=1) / len(cells)

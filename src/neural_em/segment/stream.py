@@ -117,16 +117,13 @@ class Stream:
         starts = torch.arange(config.starts or STARTS)
         keys = randomness.keys(config.seed, _STARTS, self._frames, starts, device=x.device)
         image = x.expand(len(starts), -1, -1, -1).unsqueeze(0)  # (1,S,C,H,W)
-        first = None
-        for last in infer(self._model, image, config.components, keys, config.steps):
-            first = first or last
-        assert first is not None
-        if config.separate:
+        every = 1 if config.separate else 2
+        steps = infer(self._model, image[:, ::every], config.components, keys[::every], config.steps)
+        last = deque(steps, maxlen=1)[0]
+        if len(last.info.total) == len(starts):
             return last.state, last.info.total
-        early = (starts % 2 == 1).to(x.device)
-        pairs = zip(first.state, last.state, strict=True)
-        state = State(*(None if a is None or b is None else _where(early, a, b) for a, b in pairs))  # type: ignore[arg-type]
-        return state, _where(early, first.info.total, last.info.total)
+        (early,) = infer(self._model, image[:, 1::2], config.components, keys[1::2], 1)
+        return _joined(last.state, early.state), torch.cat([last.info.total, early.info.total])
 
     def _begin(self, state: State, loss: Tensor, old: bool = False) -> None:
         self._state, self._sums, self._loss, self._old = state, loss, loss, old
@@ -207,10 +204,6 @@ def same_components(before: Tensor, after: Tensor, components: int) -> Tensor:
     both = (before * (components + 1) + after).flatten()
     table = torch.bincount(both, minlength=(components + 1) ** 2).view(components + 1, components + 1)
     return torch.from_numpy(linear_sum_assignment(table[1:, 1:].cpu().numpy(), maximize=True)[1]).to(before.device)
-
-
-def _where(early: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(early.view(-1, *[1] * (a.dim() - 1)), a, b)
 
 
 def _joined(one: State, other: State) -> State:

@@ -21,7 +21,7 @@ from neural_em.segment.clip import Segmentation, Segmented
 from neural_em.segment.pixels import explained, prior_of
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
-_SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know what is usual
+_SEQUENCES, _STEPS = 8, 14  # of a model's own data, to know what is usual
 _KNOWN = 0.5  # of what a model usually explains: less means that it does not know a clip
 
 
@@ -106,6 +106,11 @@ class Watch:
             said.append("colour is ignored by this model")
         if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
             said.append("one component owns everything")
+        ground = self._segmentation.ground
+        if ground is not None and ground.ghost:
+            help = "use --background flat, a picture of the empty scene or a longer clip"
+            said.append(f"an object stood still for long and is taken for ground ({ground.ghost:.1%} of the picture), "
+                        f"so where it was a ghost is seen: {help}")  # fmt: skip
         doubts = self._doubts(found)
         if doubts and found["foreground"]:
             followed = "" if self._segmentation.scene is None else "; the objects are followed without it"
