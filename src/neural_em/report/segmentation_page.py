@@ -21,7 +21,7 @@ from neural_em.report.plots import Line
 from neural_em.report.svg import line_chart
 
 PAGE = "index.html"
-MOST_FRAMES = 150  # on the page; of longer clips every second frame, or every fourth, and so on
+MOST_FRAMES = 300  # on the page; of longer clips every second frame, or every fourth, and so on
 _SIDE = 240  # pixels of the longer side of the pictures
 _TRAIL = 40  # frames that a track is drawn back
 _STRENGTH = 0.55  # of a component's colour over the frame

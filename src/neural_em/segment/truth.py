@@ -21,7 +21,7 @@ from neural_em.segment.clip import Segmentation, Segmented
 from neural_em.segment.pixels import explained, prior_of
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
-_SEQUENCES, _STEPS = 8, 14  # of a model's own data, to know what is usual
+_SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know what is usual
 _KNOWN = 0.5  # of what a model usually explains: less means that it does not know a clip
 
 
