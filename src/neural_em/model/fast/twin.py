@@ -19,8 +19,13 @@ from neural_em.model.distributions import Masked
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import (
-    FastConvolution, FastFirst, FastFolded, FastLast, FastPatches, FastUpConvolution
-)  # fmt: skip
+    FastConvolution,
+    FastFirst,
+    FastFolded,
+    FastLast,
+    FastPatches,
+    FastUpConvolution,
+)
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
