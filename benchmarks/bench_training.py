@@ -52,7 +52,7 @@ def main() -> dict[str, Any]:
     with devices.products("auto", device):
         peak, bandwidth = product_peak(device), copy_bandwidth(device)
         for name, (base, settings, gpu, cpu) in CASES.items():
-            if device.type == "cpu" and cpu is None and "N-EM" not in name:
+            if device.type == "cpu" and cpu is None and not name.startswith("static"):
                 continue
             rows.append({"step": name, **step_times(base, settings, device, peak, bandwidth),
                          "target s": gpu if device.type == "cuda" else cpu})  # fmt: skip
