@@ -6,7 +6,6 @@ A step gathers the batch, draws noise and starts, unrolls, goes back and moves A
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from benchmarks.timing import timed
+from benchmarks.timing import seconds, timed
 from neural_em import config as configs
 from neural_em import randomness
 from neural_em.data import Dataset, load_split
@@ -85,14 +84,14 @@ class ProductTime(TorchDispatchMode):
     seconds = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        start = time.perf_counter()
+        start = seconds()
         out = func(*args, **(kwargs or {}))
         if func.overloadpacket in flop_registry:
-            self.seconds += time.perf_counter() - start
+            self.seconds += seconds() - start
         return out
 
 
-def against_arithmetic(step: Callable[[], Any], seconds: float, before: float, device: torch.device) -> dict[str, Any]:
+def against_arithmetic(step: Callable[[], Any], taken: float, before: float, device: torch.device) -> dict[str, Any]:
     """A step's own arithmetic, and how many times as long the step takes: at two rates of products.
 
     One rate is that of large products, the mean of ``before`` and of now, since other programs may use the processor;
@@ -103,8 +102,8 @@ def against_arithmetic(step: Callable[[], Any], seconds: float, before: float, d
         step()
     rate, work = (before + product_peak(device)) / 2, counter.get_total_flops()
     own = work / products.seconds
-    return {"GFLOP": work / 1e9, "large products GFLOP/s": rate / 1e9, "time / arithmetic": seconds * rate / work,
-            "its products GFLOP/s": own / 1e9, "time / arithmetic at their rate": seconds * own / work}  # fmt: skip
+    return {"GFLOP": work / 1e9, "large products GFLOP/s": rate / 1e9, "time / arithmetic": taken * rate / work,
+            "its products GFLOP/s": own / 1e9, "time / arithmetic at their rate": taken * own / work}  # fmt: skip
 
 
 def activation_bytes(experiment: Any, frame: torch.Tensor) -> int:
