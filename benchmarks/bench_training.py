@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from benchmarks.timing import timed
+from benchmarks.timing import seconds, timed
 from neural_em import config as configs
 from neural_em import randomness
 from neural_em.data import Dataset, load_split
@@ -50,7 +51,7 @@ def main() -> dict[str, Any]:
     with devices.products("auto", device):
         peak, bandwidth = product_peak(device), copy_bandwidth(device)
         for name, (base, settings, gpu, cpu) in CASES.items():
-            if device.type == "cpu" and cpu is None and "N-EM" not in name:
+            if device.type == "cpu" and cpu is None and not name.startswith("static"):
                 continue
             rows.append({"step": name, **step_times(base, settings, device, peak, bandwidth),
                          "target s": gpu if device.type == "cuda" else cpu})  # fmt: skip
@@ -75,6 +76,34 @@ def copy_bandwidth(device: torch.device) -> float:
     a = torch.zeros(1 << (28 if device.type == "cuda" else 24), device=device)
     b = torch.empty_like(a)
     return 2 * a.nbytes / timed(lambda: b.copy_(a), device, 5)
+
+
+class ProductTime(TorchDispatchMode):
+    """Adds up the seconds of all matrix products and convolutions, there and back, on a CPU."""
+
+    seconds = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        start = seconds()
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.seconds += seconds() - start
+        return out
+
+
+def against_arithmetic(step: Callable[[], Any], taken: float, before: float, device: torch.device) -> dict[str, Any]:
+    """A step's own arithmetic, and how many times as long the step takes: at two rates of products.
+
+    One rate is that of large products, the mean of ``before`` and of now, since other programs may use the processor;
+    the other that of the step's own products, timed within it. Only products and convolutions count, a
+    multiplication and an addition as two.
+    """
+    with ProductTime() as products, FlopCounterMode(display=False) as counter:
+        step()
+    rate, work = (before + product_peak(device)) / 2, counter.get_total_flops()
+    own = work / products.seconds
+    return {"GFLOP": work / 1e9, "large products GFLOP/s": rate / 1e9, "time / arithmetic": taken * rate / work,
+            "its products GFLOP/s": own / 1e9, "time / arithmetic at their rate": taken * own / work}  # fmt: skip
 
 
 def activation_bytes(experiment: Any, frame: torch.Tensor) -> int:
@@ -136,7 +165,11 @@ def step_times(
     row: dict[str, Any] = {"eager s": timed(eager(experiment, data, device), device, max(3, repeat // 4))}
     if device.type == "cuda":
         row["plain, as a graph s"] = timed(stepper(experiment, data, device, PLAIN), device, repeat)
-    row["fast s"] = timed(stepper(experiment, data, device), device, repeat)
+    before = product_peak(device)
+    fast = stepper(experiment, data, device)
+    row["fast s"] = timed(fast, device, repeat)
+    if device.type == "cpu":
+        row |= against_arithmetic(fast, row["fast s"], before, device)
     if device.type == "cuda":
         row["bf16 s"] = timed(stepper(experiment, data, device, BF16), device, repeat)
         with devices.products("auto", device, deterministic=True):

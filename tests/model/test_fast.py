@@ -9,6 +9,7 @@ from neural_em import randomness
 from neural_em.errors import NeuralEMError
 from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import FastNeuralEM, accelerate
+from neural_em.model.fast.convolutions import FastConvolution
 from neural_em.model.fast.gathering import StepMemory, join
 from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
@@ -94,6 +95,25 @@ def test_any_frame_size(size):
         both = [twin.unroll(x, 4, x_noisy=x_noisy, gamma=gamma) for twin in (model, accelerate(model))]
         for ours, theirs in zip(both[1], both[0], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("by_products", [True, False])
+@pytest.mark.parametrize("size", [(1, 28, 28), (1, 13, 10), (3, 12, 16)])
+def test_gradients_of_convolutions_either_way(by_products, size, monkeypatch):
+    """As on ARM and as elsewhere, whatever this processor is."""
+    monkeypatch.setattr(FastConvolution, "by_products", by_products)
+    C, H, W = size
+    narrow = {"theta_size": 5, "hidden": 6, "convolutions": (3, 4)}
+    config = dataclasses.replace(preset("flying-shapes"), channels=C, height=H, width=W, **narrow)
+    model = NeuralEM(config, seed=2).double()
+    x = torch.rand(4, 2, C, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2)))
+    found = []
+    for twin in (model, accelerate(model)):
+        model.zero_grad()
+        twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).loss.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
 
 
 class Foreign(torch.nn.Module):

@@ -1,5 +1,6 @@
 """The fast twins of the convolutions in `networks.py`: the same numbers, on the same parameters."""
 
+import platform
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ class FastConvolution(Linear):
     """4x4, stride 2."""
 
     stride = 2
+    by_products = platform.machine() in ("aarch64", "arm64")  # PyTorch has no fast way back through a convolution there
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight with its channels last in memory, as the images are, and the bias."""
@@ -27,8 +29,13 @@ class FastConvolution(Linear):
         return cls.backward(gradient, x, weight, (True, False, False))[0]
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        wanted = (False, True, len(parts) > 1)
-        return tuple(self.backward(gradient, x, parts[0].detach(), wanted)[1 : 1 + len(parts)])
+        if x.is_cuda or not self.by_products:
+            wanted = (False, True, len(parts) > 1)
+            return tuple(self.backward(gradient, x, parts[0].detach(), wanted)[1 : 1 + len(parts)])
+        out, channels, taps, _ = parts[0].shape
+        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
+        weight = (rows.T @ patches(x, taps, self.stride)).view(out, taps, taps, channels).permute(0, 3, 1, 2)
+        return (weight, rows.sum(0))[: len(parts)]
 
     @classmethod
     def backward(cls, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
@@ -38,34 +45,28 @@ class FastConvolution(Linear):
         )
 
 
-class FastPatches(Linear):
+def patches(x: Tensor, taps: int, stride: int, padding: int = 1) -> Tensor:
+    """What each place of a convolution of (N,C,H,W) reads, as rows (N*h*w, taps*taps*C)."""
+    x = F.pad(x.permute(0, 2, 3, 1), (0, 0) + (padding,) * 4)
+    return x.unfold(1, taps, stride).unfold(2, taps, stride).permute(0, 1, 2, 4, 5, 3).reshape(-1, taps**2 * x.shape[3])
+
+
+class FastPatches(FastConvolution):
     """4x4, stride 2, of one-channel images on a CPU: a product with their patches, channels last in memory."""
 
-    def ready(self) -> tuple[Tensor, ...]:
-        """The weight (out, 16) and the bias."""
-        return self.typed(self.layer.weight.flatten(1))
-
-    @staticmethod
-    def patches(x: Tensor) -> Tensor:
-        """The 4x4 patches of (N,1,H,W) as rows (N*H/2*W/2, 16)."""
-        return F.pad(x[:, 0], (1, 1, 1, 1)).unfold(1, 4, 2).unfold(2, 4, 2).reshape(-1, 16)
+    by_products = True
 
     @classmethod
     def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Of (N,1,H,W), to (N,out,H/2,W/2)."""
         N, _, H, W = x.shape
-        return F.linear(cls.patches(x), weight, bias).view(N, H // 2, W // 2, -1).permute(0, 3, 1, 2)
+        return F.linear(patches(x, 4, 2), weight.flatten(1), bias).view(N, H // 2, W // 2, -1).permute(0, 3, 1, 2)
 
-    @staticmethod
-    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    @classmethod
+    def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """Every patch's gradient, added up where patches overlap."""
-        rows = gradient.permute(0, 2, 3, 1).flatten(1, 2) @ weight
+        rows = gradient.permute(0, 2, 3, 1).flatten(1, 2) @ weight.flatten(1)
         return F.fold(rows.transpose(1, 2), (x.shape[2], x.shape[3]), 4, stride=2, padding=1)
-
-    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
-        weight = rows.T @ self.patches(x)
-        return (weight,) if len(parts) == 1 else (weight, rows.sum(0))
 
 
 class FastUpConvolution(FastConvolution):
@@ -100,6 +101,13 @@ class FastUpConvolution(FastConvolution):
     def of_phases(self, weight: Tensor) -> Tensor:
         phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, weight)
         return phases.flatten(0, 2).contiguous(memory_format=torch.channels_last)
+
+    @classmethod
+    def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        if gradient.is_cuda or not cls.by_products:
+            return super().transpose(gradient, weight, x)
+        turned = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+        return cls.product(gradient, turned)  # a convolution again
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,in,H,W): the phases, put in place if nothing that follows does."""
@@ -162,3 +170,26 @@ class FastLast(Linear):
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
         weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
         return weight[: len(parts[0])].to(parts[0].dtype), gradient.sum(dim=(0, 2, 3))
+
+
+class FastFolded(FastLast):
+    """The last up-convolution, to one channel, on a CPU: a product, whose rows are added up where they overlap."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer, None)
+
+    forward = Linear.forward
+
+    @staticmethod
+    def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Of (N,in,H,W), to (N,1,2H,2W)."""
+        rows = x.permute(0, 2, 3, 1).flatten(1, 2) @ weight.T
+        return F.fold(rows.transpose(1, 2), (2 * x.shape[2], 2 * x.shape[3]), 5, stride=2, padding=2) + bias
+
+    @staticmethod
+    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        N, _, H, W = x.shape
+        return (patches(gradient, 5, 2, 2) @ weight).view(N, H, W, -1).permute(0, 3, 1, 2)
+
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        return patches(gradient, 5, 2, 2).T @ x.permute(0, 2, 3, 1).flatten(0, 2), gradient.sum().reshape(1)

@@ -18,7 +18,14 @@ from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
 from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
-from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastPatches, FastUpConvolution
+from neural_em.model.fast.convolutions import (
+    FastConvolution,
+    FastFirst,
+    FastFolded,
+    FastLast,
+    FastPatches,
+    FastUpConvolution,
+)
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
@@ -245,6 +252,8 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
         return FastFirst(layer, kernels)
     if not kernels and not up and layer.weight.shape[1] == 1:
         return FastPatches(layer)
+    if not kernels and up and not followed and layer.weight.shape[0] == 1 and FastConvolution.by_products:
+        return FastFolded(layer)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
