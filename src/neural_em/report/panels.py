@@ -84,12 +84,13 @@ class SequenceReport:
         """The assignment in the components' colours, (T,H,W,3)."""
         return blend(self.gamma)
 
-    def component_rgb(self) -> Pixels:
-        """Each component's prediction, (T,K,H,W,3): brightness in the component's colour, or RGB as it is."""
-        if self.psi.shape[2] == 3:
-            return to_rgb(self.psi)
-        light = np.clip(self.psi[:, :, 0, :, :, None], 0, 1)
-        return np.rint(light * palette(self.components)[None, :, None, None, :]).astype(np.uint8)
+    def component_rgb(self) -> dict[str, Pixels]:
+        """The components' predictions by name, (T,H,W,3): brightness in the component's colour, or RGB as it is."""
+        shown = to_rgb(self.psi)  # (T,K,H,W,3)
+        if self.psi.shape[2] == 1:
+            light = np.clip(self.psi[:, :, 0, :, :, None], 0, 1)
+            shown = np.rint(light * palette(self.components)[:, None, None]).astype(np.uint8)
+        return {f"component {k + 1}": shown[:, k] for k in range(self.components)}
 
     def groups_rgb(self) -> Pixels | None:
         """The true groups, (T,H,W,3), each in the colour of the component that matches it; or None."""

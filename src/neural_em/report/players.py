@@ -42,10 +42,8 @@ def player(
     if sequence.attention is not None:
         lines = attention_rgb(sequence, magnification_for(max(sequence.frames.shape[2:]), ATTENTION))
         panels += [_panel("attention", lines), _panel("attention, as a table", table_rgb(sequence, *lines.shape[1:3]))]
-    shown, colours = sequence.component_rgb(), palette(sequence.components)
-    components = [
-        _panel(f"component {k + 1}", shown[:, k], f"#{colours[k].tobytes().hex()}") for k in range(sequence.components)
-    ]
+    shown = zip(sequence.component_rgb().items(), palette(sequence.components), strict=True)
+    components = [_panel(name, strip, f"#{colour.tobytes().hex()}") for (name, strip), colour in shown]
     score = "" if sequence.score is None else f"{html.escape(sequence.score_name)}: {sequence.score:.3f}"
     name = html.escape(f"sequence: {sequence.label}")
     kind = "player card clip" if photos else "player card"
