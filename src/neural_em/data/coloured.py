@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ColourConfig, ColourScenes, Drawn
+from neural_em.data.colour import ONE, ColourConfig, ColourScenes, Drawn, Objects
 from neural_em.data.config import Split, kind
 from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
 from neural_em.data.generated import Painted
+from neural_em.data.grounds import SHADED, TEXTURED, surfaces
 from neural_em.data.motion import HEADINGS, UNIT, directions, launch, reflect, wander
-from neural_em.data.painting import ONE, SHADED, TEXTURED, Objects, surfaces
 from neural_em.data.scenes import VELOCITIES
 from neural_em.data.shapes import BITMAPS, bitmap
 from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, blocks, family_pictures, from_bitmaps
@@ -256,7 +256,7 @@ class Silhouettes(ColourScenes):
     levels = 1
 
     def paint(self, drawn: Objects) -> Painted:
-        groups, _ = self.painter.overlaid(drawn)
+        groups, _ = self.overlaid(drawn)
         return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:
