@@ -16,20 +16,9 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
+from neural_em.data import grounds
 from neural_em.data.config import Split
 from neural_em.data.generated import DrawnConfig, DrawnScenes, Painted, lots, select
-from neural_em.data.grounds import (
-    GROUNDS,
-    ONE_COLOUR,
-    Ground,
-    add_noise,
-    distinct_colours,
-    draw_ground,
-    noise_table,
-    paint_ground,
-    surfaces,
-    textures,
-)  # fmt: skip
 from neural_em.data.motion import UNIT, directions
 from neural_em.data.silhouettes import Pictures
 from neural_em.errors import refuse
@@ -42,25 +31,15 @@ _COLOURS = 256  # stream of the first object's colour
 _PAINTED = {"cpu": 1 << 19, "cuda": 1 << 25}  # pixels at a time
 
 
-class Drawn(NamedTuple):
-    """What a kind draws for the K objects of N scenes."""
-
-    picture: Tensor  # (N,K) int64
-    turn: Tensor  # (N,K,2,2) int64: the picture's cells a pixel, down and across; 4096 is one
-    place: Tensor  # (N,K,2,T) int64: the centre, in 1/256 pixels
-    size: Tensor | None = None  # (N,K) int64, in 1/256 pixels, where objects differ in it
-    colour: Tensor | None = None  # (N,K,3) uint8, where the kind chooses it
-
-
 class Objects(NamedTuple):
     """All that has to be known of N scenes of at most K objects; later objects hide earlier ones."""
 
-    ground: Ground
+    ground: grounds.Ground
     key: Tensor  # (N,)
     picture: Tensor  # (N,K) int64; 0 for an object that is not there
-    turn: Tensor  # (N,K,2,2) int32
-    place: Tensor  # (N,K,2,T) int32
-    size: Tensor  # (N,K) int32; 0 where it is not told
+    turn: Tensor  # (N,K,2,2) int32: the picture's cells a pixel, down and across; 4096 is one
+    place: Tensor  # (N,K,2,T) int32: the centre, in 1/256 pixels
+    size: Tensor  # (N,K) int32, in 1/256 pixels; 0 where it is not told
     colour: Tensor  # (N,K,3) uint8
     surface: Tensor  # (N,K) int64
     noise: Tensor  # (N,) int32: the camera's deviation, in 1/16 levels
@@ -78,7 +57,7 @@ class ColourConfig(DrawnConfig):
     CHANNELS: ClassVar[int] = 3
     NAMED_SHAPES: ClassVar[bool] = True  # whether it is known which shape an object has
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        "ground": choice(GROUNDS),
+        "ground": choice(grounds.GROUNDS),
         "visible": number("a number from 0 to 1", 0, 1),
     }
 
@@ -100,8 +79,8 @@ class ColourConfig(DrawnConfig):
         """What objects may look like."""
         raise NotImplementedError
 
-    def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
-        """Objects of the scenes (N,): which pictures, where, how they move."""
+    def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
+        """Fields of `Objects` of the scenes (N,): picture, turn, place; size where it differs; colour where it is chosen."""
         raise NotImplementedError
 
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,8 +108,8 @@ class ColourScenes(DrawnScenes[Objects]):
         super().__init__(config, split, seed, device)
         self.pictures = config.pictures(split).to(self.device)
         # what painting looks up, on the device it paints on
-        self._tables = directions(self.device), textures().to(self.device)
-        self._surfaces, self._noise = surfaces().to(self.device), noise_table().to(self.device)
+        self._tables = directions(self.device), grounds.textures().to(self.device)
+        self._surfaces, self._noise = grounds.surfaces().to(self.device), grounds.noise_table().to(self.device)
 
     def draw(self, indices: Tensor) -> Objects:
         """Scenes (N,), drawn until enough is seen of every object; their number and their ground are drawn once."""
@@ -138,18 +117,17 @@ class ColourScenes(DrawnScenes[Objects]):
         key = randomness.keys(self.seed, _SCENE, self.split, indices, device=self.device)
         there = config.there(key, stream=128)
         grey, surface, noise = config.look(key)
-        ground = draw_ground(key, config.ground, grey)
-        colour = distinct_colours(key, K, ground, grey, _COLOURS)
+        ground = grounds.draw_ground(key, config.ground, grey)
+        colour = grounds.distinct_colours(key, K, ground, grey, _COLOURS)
         picture = key.new_zeros(N, K)
         turn, place, size = (key.new_zeros((N, K, *rest), dtype=torch.int32) for rest in ((2, 2), (2, T), ()))
         objects = Objects(ground, key, picture, turn, place, size, colour, surface, noise.to(torch.int32))
         pending = torch.arange(N, device=self.device)
         for attempt in range(_ATTEMPTS):
             drawn = config.draw(randomness.fold(key[pending], attempt), self.pictures)
-            for name, new in drawn._asdict().items():
-                if new is not None:
-                    part = getattr(objects, name)
-                    part[pending] = new.to(part.dtype)
+            for name, new in drawn.items():
+                part = getattr(objects, name)
+                part[pending] = new.to(part.dtype)
             picture.mul_(there)
             if not config.visible:
                 return objects
@@ -242,8 +220,8 @@ class ColourScenes(DrawnScenes[Objects]):
         planes = torch.empty(C, N, T, H, W, dtype=torch.uint8, device=self.device)
         first = torch.arange(N, device=self.device, dtype=torch.int32) * (K + 1)  # of a scene's colours
         pixel = groups.to(torch.int32).add_(first[:, None, None, None])
-        one_colour = self.config.plain and self.config.ground in ONE_COLOUR
-        behind = None if one_colour else paint_ground(objects.ground, H, W, *self._tables)  # (N,3,H,W)
+        one_colour = self.config.plain and self.config.ground in grounds.ONE_COLOUR
+        behind = None if one_colour else grounds.paint_ground(objects.ground, H, W, *self._tables)  # (N,3,H,W)
         empty = None if behind is None else groups == 0
         bright = None if shade is None else shade.to(torch.int32)
         for channel in range(C):
@@ -255,7 +233,7 @@ class ColourScenes(DrawnScenes[Objects]):
             if behind is not None and empty is not None:
                 seen.copy_(torch.where(empty, behind[:, None, channel], seen))
         if shade is not None:
-            planes = add_noise(planes, objects.key, objects.noise, self._noise)
+            planes = grounds.add_noise(planes, objects.key, objects.noise, self._noise)
         return planes.permute(1, 2, 0, 3, 4)
 
 

@@ -77,10 +77,8 @@ def _shows_images(subject: Subject, run: TrainedRun) -> bool:
 
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
     """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
-    paths = [figures.save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in figures.FORMATS]
-    if drawing.sequence is not None:
-        paths += [save_animation(drawing.sequence, folder / f"{drawing.name}.{kind}") for kind in animations]
-    return paths
+    kinds = (*figures.FORMATS, *(() if drawing.sequence is None else animations))
+    return [save_as(drawing, folder / f"{drawing.name}.{kind}") for kind in kinds]
 
 
 def save_as(drawing: Drawing, path: Path) -> Path:
