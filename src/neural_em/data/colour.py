@@ -80,7 +80,7 @@ class ColourConfig(DrawnConfig):
         raise NotImplementedError
 
     def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
-        """Fields of `Objects` of the scenes (N,): picture, turn, place; size where it differs; colour where it is chosen."""
+        """Fields of `Objects` by name, of the scenes (N,): picture, turn, place; size and colour where it chooses them."""
         raise NotImplementedError
 
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:

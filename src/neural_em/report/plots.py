@@ -150,12 +150,8 @@ def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str
     ``curves``: by model, each run's errors, all of one length; ``x`` and ``y`` say what steps and errors are.
     """
     figure, (axes,) = new_figure(5.4, 3.5)
-    lines = []
-    for index, (name, runs) in enumerate(curves.items()):
-        errors = np.asarray(runs, np.float64)  # (R,T)
-        steps = np.arange(1, errors.shape[1] + 1)
-        lines.append(Line(name, steps, errors.mean(axis=0), errors.min(axis=0), errors.max(axis=0), index))
-    draw_lines(axes, lines, x, y)
+    parts = {name: [part(runs, axis=0) for part in (np.mean, np.min, np.max)] for name, runs in curves.items()}
+    draw_lines(axes, step_lines({name: StepCurve(*each) for name, each in parts.items()}), x, y)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=10, loc="best")
     return figure

@@ -148,13 +148,9 @@ def _table(cells: Sequence[Cell]) -> str:
         known = {name: value for name, value in cell.baselines.items() if value is not None}
         baselines = ", ".join(f"{name} {value:.3f}" for name, value in known.items()) or MISSING
         ours = ["*missing*", MISSING] if cell.missing else [deviation(cell.last_step), deviation(cell.mean_over_steps)]
-        rows.append([cell.paper.where, cell.paper.about, paper, *ours, _count(cell), _lengths(cell), baselines])
+        count = f"{len(cell.seeds)}" + (f", of which {len(cell.unfinished)} not finished" if cell.unfinished else "")
+        rows.append([cell.paper.where, cell.paper.about, paper, *ours, count, _lengths(cell), baselines])
     return markdown_table(header, rows)
-
-
-def _count(cell: Cell) -> str:
-    text = str(len(cell.seeds))
-    return f"{text}, of which {len(cell.unfinished)} not finished" if cell.unfinished else text
 
 
 def _lengths(cell: Cell) -> str:
