@@ -80,7 +80,7 @@ class ColourConfig(DrawnConfig):
         raise NotImplementedError
 
     def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
-        """Fields of `Objects` by name, of the scenes (N,): picture, turn, place; size and colour where it chooses them."""
+        """Fields of `Objects` by name, of the scenes (N,): picture, turn, place; size and colour where it has them."""
         raise NotImplementedError
 
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
