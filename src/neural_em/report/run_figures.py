@@ -1,6 +1,6 @@
 """The paper's figures from trained runs: groupings, sequences, scores per step, prediction errors, learning curves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,19 +169,12 @@ def _bce(subject: Subject) -> list[Drawing]:
         error = result.last_step["upper_bound"].mean
         if error is not None:
             cells.setdefault((model_name(components), objects), []).append(error)
-    return [Drawing(subject.named("bce"), bce_bars(cells))]
+    return [Drawing(subject.named("bce"), bce_figure(cells))]
 
 
 def model_name(components: int) -> str:
     """What the paper calls the model with so many components."""
     return f"{AUTOENCODER} (K = 1)" if components == 1 else f"RNN-EM (K = {components})"
-
-
-def bce_bars(cells: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
-    """The bars of errors by (model, number of objects); RNN-EM before the autoencoder."""
-    objects = sorted({count for _, count in cells})
-    models = sorted({model for model, _ in cells})
-    return bce_figure(objects, {model: [cells.get((model, count), ()) for count in objects] for model in models})
 
 
 def _learning(subject: Subject) -> list[Drawing]:

@@ -19,8 +19,8 @@ from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
 from neural_em.files import make, write_whole
 from neural_em.report.figures import save_figure
-from neural_em.report.plots import StepCurve, score_curve
-from neural_em.report.run_figures import KINDS, Subject, bce_bars, model_name
+from neural_em.report.plots import StepCurve, bce_figure, score_curve
+from neural_em.report.run_figures import KINDS, Subject, model_name
 from neural_em.report.tables import MISSING
 from neural_em.reproduce import records as recorded
 from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training
@@ -164,7 +164,7 @@ class Reproduction:
                     errors.setdefault((model_name(components), objects), []).append(error)
         if errors:
             caption = "Figure 5: error of next-step prediction, mean and deviation over runs, each run a dot"
-            yield "bce", caption, bce_bars(errors)
+            yield "bce", caption, bce_figure(errors)
         found = evaluated(records, "flying-mnist", "50 steps")
         curves = [scores.curves["ami_max"] for scores in found if "ami_max" in scores.curves]
         if curves:
