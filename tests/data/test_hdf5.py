@@ -50,7 +50,7 @@ def test_a_round_trip_is_exact(kind: str, split: Any, max_bytes: int | None, tmp
     assert sizes == {"training": 13, "validation": 4, "test": 3}
     made = load_split(config, split, seed=7)
     read = load_split(DataConfig("file", path=str(tmp_path / "data.h5")), split, seed=0, max_bytes=max_bytes)
-    assert isinstance(read, StreamingDataset if max_bytes else MemoryDataset)
+    assert type(read) is (StreamingDataset if max_bytes else MemoryDataset)
     assert len(read) == len(made)
     assert read.shape == made.shape
     indices = torch.randperm(len(made), generator=torch.Generator().manual_seed(0))

@@ -254,7 +254,7 @@ def test_data_too_large_for_memory_lies_on_the_disk(tmp_path: Path) -> None:
     save(tmp_path / "masks", images // 64)
     held, read = (load(tmp_path / "images", masks=str(tmp_path / "masks"), max_bytes=limit) for limit in (None, 10))
     assert isinstance(held, MemoryDataset)
-    assert isinstance(read, StreamingDataset)
+    assert type(read) is StreamingDataset
     for ours, theirs in zip(everything(read), everything(held), strict=True):
         assert np.array_equal(ours, theirs)  # type: ignore[arg-type]
     assert len(list(tmp_path.iterdir())) == 2

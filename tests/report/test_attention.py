@@ -9,11 +9,10 @@ import pytest
 
 from neural_em.errors import NeuralEMError
 from neural_em.report.animation import animation_frames
-from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import palette
-from neural_em.report.figures import attention_figure
+from neural_em.report.figures import sequence_figure
 from neural_em.report.page import RunReport, render_page
-from neural_em.report.panels import SequenceReport
+from neural_em.report.panels import SequenceReport, attention_rgb, table_rgb
 
 SIDE, FACTOR = 40, 5
 
@@ -72,10 +71,10 @@ def test_figure_animation_and_page_show_it_where_it_is_known(two: SequenceReport
     assert width < before[1]
     assert 'aria-label="attention"' in render_page([RunReport("run", sequences=[two])])
     assert 'aria-label="attention"' not in render_page([RunReport("run", sequences=[plain])])
-    names = [text.get_text() for text in attention_figure(two).texts]
+    names = [text.get_text() for text in sequence_figure(two, kind="attention").texts]
     assert {"input", "assignment", "attention", "as a table"} <= set(names)
     with pytest.raises(NeuralEMError, match="attention: expected a sequence with how much components heed each other"):
-        attention_figure(plain)
+        sequence_figure(plain, kind="attention")
 
 
 def test_attention_of_another_size_is_refused(two: SequenceReport) -> None:

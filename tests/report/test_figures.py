@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from neural_em.errors import NeuralEMError
 from neural_em.report.colours import palette
-from neural_em.report.figures import pixel_figure, rollout_figure, save_figure, sequence_figure, static_figure
+from neural_em.report.figures import pixel_figure, save_figure, sequence_figure, static_figure
 
 
 def read(path):
@@ -57,7 +57,7 @@ def test_sequence_figure_has_a_panel_a_step_for_assignment_components_and_input(
 
 
 def test_rollout_figure_sets_the_steps_without_input_apart(rolled_out, tmp_path):
-    figure = rollout_figure(rolled_out, steps=[2, 3, 4, 5], magnification=4)
+    figure = sequence_figure(rolled_out, steps=[2, 3, 4, 5], magnification=4, kind="rollout")
     save_figure(figure, tmp_path / "rollout.png")
     picture = read(tmp_path / "rollout.png")
     names = [text.get_text() for text in figure.texts]
@@ -80,10 +80,7 @@ def test_colour_sequences_are_drawn_in_their_own_colours(squares, tmp_path):
 
 def test_static_figure_shows_input_every_step_and_the_truth(squares, tmp_path):
     sequences = [squares(steps=3, components=3), squares(steps=3, components=3, soft=0.3)]
-    images = np.stack([sequence.frames[0] for sequence in sequences])
-    gamma = np.stack([sequence.gamma for sequence in sequences], axis=1)  # (T,B,K,H,W)
-    groups = np.stack([sequence.groups[0] for sequence in sequences])
-    figure = static_figure(images, gamma, groups, names=["first", "second"], magnification=4)
+    figure = static_figure(sequences, ["first", "second"], magnification=4)
     save_figure(figure, tmp_path / "static.png")
     picture = read(tmp_path / "static.png")
     regions = ndimage.find_objects(ndimage.label((picture != 255).any(axis=-1))[0])
@@ -91,7 +88,7 @@ def test_static_figure_shows_input_every_step_and_the_truth(squares, tmp_path):
     sizes = [(rows.stop - rows.start, columns.stop - columns.start) for rows, columns in regions]
     assert sizes.count(side) == 2 * (1 + 3 + 1)
     for t in range(3):
-        assert occurrences(picture, enlarged(palette(3)[np.argmax(gamma[t, 0], axis=0)], 4)) == 1
+        assert occurrences(picture, enlarged(palette(3)[np.argmax(sequences[0].gamma[t], axis=0)], 4)) == 1
     texts = [text.get_text() for text in figure.texts]
     assert [text for text in texts if text] == ["input", "step 1", "2", "3", "truth", "first", "second"]
 
@@ -138,12 +135,8 @@ def test_bad_calls_are_refused_and_leave_nothing_behind(squares, tmp_path):
         save_figure(sequence_figure(sequence), tmp_path / "x.jpeg")
     with pytest.raises(NeuralEMError, match=r"steps: expected numbers from 1 to 4, got \[5\]"):
         sequence_figure(sequence, steps=[5])
-    with pytest.raises(NeuralEMError, match=r"gamma: expected the shape \(T,B,K,H,W\)"):
-        static_figure(sequence.frames, sequence.gamma)
-    with pytest.raises(NeuralEMError, match="names: expected 4 of them, got 1"):
-        static_figure(sequence.frames, sequence.gamma[None], names=["one"])
-    with pytest.raises(NeuralEMError, match="groups: expected the shape"):
-        static_figure(sequence.frames, sequence.gamma[None], groups=np.zeros((1, 2, 2), int))
+    with pytest.raises(NeuralEMError, match=r"steps: expected numbers from 1 to 4, got \[0\]"):
+        static_figure([sequence], ["one"], steps=[0])
     (tmp_path / "file").write_text("")
     with pytest.raises(NeuralEMError, match="cannot be written"):
         save_figure(sequence_figure(sequence), tmp_path / "file" / "x.png")

@@ -44,9 +44,10 @@ def test_components_are_shown_in_their_colour(squares):
     sequence = squares(components=3)
     shown = sequence.component_rgb()
     on = sequence.psi[:, :, 0] == 1
-    for k in range(3):
-        assert (shown[:, k][on[:, k]] == palette(3)[k]).all()
-        assert not shown[:, k][~on[:, k]].any()
+    assert list(shown) == ["component 1", "component 2", "component 3"]
+    for k, strip in enumerate(shown.values()):
+        assert (strip[on[:, k]] == palette(3)[k]).all()
+        assert not strip[~on[:, k]].any()
 
 
 def test_the_librarys_gamma_with_its_channel_axis_is_taken_too(squares):

@@ -13,7 +13,10 @@ from neural_em.report.plots import StepCurve, bce_figure, fitted_power, learning
 ROWS = [
     {"epoch": e, "train_loss": 9 / e, "validation_loss": 10 / e, "validation_ami_last": 1 - 1 / e} for e in range(1, 6)
 ]
-ERRORS = {"K = 5": [[1.0, 2.0, 4.0], [3.0], []], "K = 1": [[2.0, 3.0], [4.0, 4.0], [5.0]]}
+ERRORS = {
+    ("EM", 3): [1.0, 2.0, 4.0], ("EM", 4): [3.0],
+    ("autoencoder", 3): [2.0, 3.0], ("autoencoder", 4): [4.0, 4.0], ("autoencoder", 5): [5.0],
+}  # fmt: skip
 
 
 def curve(steps=50):
@@ -23,7 +26,7 @@ def curve(steps=50):
 
 FIGURES = {
     "score": lambda: score_curve({"direct": curve(), "staged": curve(30)}, training_steps=20),
-    "bce": lambda: bce_figure([3, 4, 5], ERRORS),
+    "bce": lambda: bce_figure(ERRORS),
     "learning": lambda: learning_curves({"seed 1": ROWS, "seed 2": ROWS[:2]}),
     "nothing logged": lambda: learning_curves({"run": []}),
     "scaling": lambda: scaling_plot({"eager": ([1, 2, 4], [1.0, 2.0, 4.0])}, "batch size", "seconds"),
@@ -56,7 +59,7 @@ def test_score_curve_draws_mean_band_and_training_length():
 
 
 def test_bce_bars_are_means_with_the_sample_deviation_and_gaps_are_named():
-    (axes,) = bce_figure([3, 4, 5], ERRORS).axes
+    (axes,) = bce_figure(ERRORS).axes
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == [pytest.approx(7 / 3), 3.0, 0, 2.5, 4.0, 5.0]
     first = axes.containers[1].lines[2][0].get_segments()[0]  # the first error bar

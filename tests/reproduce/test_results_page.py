@@ -14,8 +14,8 @@ import typer
 from neural_em.cli.app import app
 from neural_em.experiments import build
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.report.run_figures import bce_bars
-from neural_em.reproduce import NUMBERS, TRAININGS, Reproduction, pictures
+from neural_em.report.plots import bce_figure
+from neural_em.reproduce import NUMBERS, TRAININGS, Reproduction, work
 from neural_em.reproduce.results_page import cells, render
 from tests.reproduce.made import evaluated, record, row, trained
 
@@ -148,12 +148,12 @@ def test_errors_have_other_digits_and_no_baseline() -> None:
 def test_the_bars_of_errors_are_of_the_papers_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a preset of our own have as many objects and components, and are no bars of Figure 5."""
     drawn: list[dict[tuple[str, int], list[float]]] = []
-    monkeypatch.setattr(pictures, "bce_bars", lambda found: drawn.append(found) or bce_bars(found))
+    monkeypatch.setattr(work, "bce_figure", lambda found: drawn.append(found) or bce_figure(found))
     errors = {"flying-shapes-3-5": 16.0, "flying-shapes-plus-3-5": 9.0, "flying-shapes-3-1": 75.0}
     records = {
         name: record(name, trained(evaluations={"test": evaluated(error, "upper_bound")}))
         for name, error in errors.items()
     }
-    pictures.draw_all(Reproduction(tmp_path / "runs", tmp_path, device="cpu"), records)
+    Reproduction(tmp_path / "runs", tmp_path, device="cpu").pictures(records)
     assert drawn == [{("RNN-EM (K = 5)", 3): [16.0], ("recurrent autoencoder (K = 1)", 3): [75.0]}]
     assert (tmp_path / "figures" / "bce.png").is_file()

@@ -99,7 +99,7 @@ class BallScenes(DrawnScenes[Tracks]):
         return paint(drawn, *self.shape[2:], self.config.curtain)
 
     def collisions(self, drawn: Tracks) -> Tensor:
-        return collisions(drawn, *self.shape[2:])
+        return collisions(drawn, *self.shape[2:]).transpose(0, 1)
 
     def described(self, drawn: Tracks) -> dict[str, Tensor]:
         """Position and size of the balls, in pixels."""

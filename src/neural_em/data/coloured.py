@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ColourConfig, ColourScenes, Drawn
+from neural_em.data.colour import ONE, ColourConfig, ColourScenes, Objects
 from neural_em.data.config import Split, kind
 from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
 from neural_em.data.generated import Painted
+from neural_em.data.grounds import SHADED, TEXTURED, surfaces
 from neural_em.data.motion import HEADINGS, UNIT, directions, launch, reflect, wander
-from neural_em.data.painting import ONE, SHADED, TEXTURED, Objects, surfaces
 from neural_em.data.scenes import VELOCITIES
 from neural_em.data.shapes import BITMAPS, bitmap
 from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, blocks, family_pictures, from_bitmaps
@@ -37,7 +37,7 @@ class FlyingColoursConfig(ColourConfig):
 
     CHECKS: ClassVar[Mapping[str, Check]] = {"velocities": VELOCITIES}
 
-    def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
+    def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
         """Each picture equally likely, its corner uniform over all places where it fits, as in flying shapes."""
         device = key.device
         picture = 1 + randomness.integers(key, self.most, len(pictures.box) - 1, stream=0)  # (N,K)
@@ -46,11 +46,7 @@ class FlyingColoursConfig(ColourConfig):
         corner, velocity = launch(key, room, torch.tensor(self.velocities, device=device))
         place = reflect(corner, velocity, room, self.frames) * UNIT + (box * (UNIT // 2))[..., None]
         upright = ONE * torch.eye(2, dtype=torch.int64, device=device)
-        return Drawn(picture, upright.expand(*picture.shape, 2, 2), place, colour=self.own_colours(key))
-
-    def own_colours(self, key: Tensor) -> Tensor | None:
-        """Colours (N,K,3) of the objects where the kind chooses them; None: any that differ from the ground's."""
-        return None
+        return {"picture": picture, "turn": upright.expand(*picture.shape, 2, 2), "place": place}
 
 
 @kind("coloured-shapes")
@@ -85,10 +81,12 @@ class TetrominoesConfig(FlyingColoursConfig):
     def pictures(self, split: Split) -> Pictures:
         return from_bitmaps([blocks(figure, _TILE) for figure in _tetrominoes()])
 
-    def own_colours(self, key: Tensor) -> Tensor:
+    def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
+        """As flying pictures, in colours of their own."""
         table = torch.tensor(_SIX, dtype=torch.uint8, device=key.device)
         order = randomness.uniform(key, len(_SIX), stream=5).argsort(dim=1, stable=True)  # (N,6)
-        return table[order[:, torch.arange(self.most, device=key.device) % len(_SIX)]]
+        colour = table[order[:, torch.arange(self.most, device=key.device) % len(_SIX)]]
+        return {**super().draw(key, pictures), "colour": colour}
 
 
 @kind("coloured-digits")
@@ -161,7 +159,7 @@ class FiguresConfig(ColourConfig):
     def pictures(self, split: Split) -> Pictures:
         return family_pictures(self.shapes)
 
-    def draw(self, key: Tensor, pictures: Pictures) -> Drawn:
+    def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
         """The family, then one of its pictures; any size and angle; wholly inside the frame."""
         N, K, device = len(key), self.most, key.device
         _, counts = torch.unique_consecutive(pictures.sort[1:], return_counts=True)
@@ -176,7 +174,7 @@ class FiguresConfig(ColourConfig):
         room = torch.tensor([self.height, self.width], device=device) * UNIT - size[..., None]  # (N,K,2)
         start = torch.stack([randomness.integers(key, K, room[..., i] + 1, stream=4 + i) for i in (0, 1)], dim=-1)
         path = wander(key, start, room, self.frames, int(self.speed * UNIT), self.motion == "varied")
-        return Drawn(picture, turn, path + (size // 2)[..., None, None], size)
+        return {"picture": picture, "turn": turn, "place": path + (size // 2)[..., None, None], "size": size}
 
 
 @kind("sprites")
@@ -256,7 +254,7 @@ class Silhouettes(ColourScenes):
     levels = 1
 
     def paint(self, drawn: Objects) -> Painted:
-        groups, _ = self.painter.overlaid(drawn)
+        groups, _ = self.overlaid(drawn)
         return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
 
     def described(self, drawn: Objects) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ class Dataset(ABC):
     note: str = ""  # what a reader of scores has to know about the data
     background: bool = False  # whether group 0 is the background and nothing else, so that it can be scored too
     truth: Callable[[Tensor], dict[str, Tensor]] | None = None  # what `properties` asks; None where nobody knows
+    met: Callable[[Tensor], Tensor | None] | None = None  # what `collisions` asks
 
     @abstractmethod
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class Dataset(ABC):
 
     def collisions(self, indices: Tensor) -> Tensor | None:
         """Where (T,B,H,W) the frames of these sequences show objects that have just met; None where nobody knows."""
-        return None
+        return None if self.met is None else self.met(indices)
 
     def properties(self, indices: Tensor) -> dict[str, Tensor]:
         """What is true of the K objects of these sequences, by name, (T,B,K,...); nothing where nobody knows.
@@ -59,30 +60,6 @@ class Dataset(ABC):
         return {} if self.truth is None else self.truth(indices)
 
 
-class MemoryDataset(Dataset):
-    """Holds all sequences on the device, as the integers they are multiples of where there are such integers."""
-
-    resident = True
-
-    def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
-        """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
-        _, T, C, H, W = frames.shape
-        self.shape, self.has_groups, self.device, self.note = (T, C, H, W), groups is not None, frames.device, note
-        self._frames, self._groups, self._levels = frames, groups, levels
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    @property
-    def nbytes(self) -> int:
-        return self._frames.nbytes + (self._groups.nbytes if self._groups is not None else 0)
-
-    def batch(self, indices: Tensor) -> Batch:
-        indices = self.checked(indices).to(self.device, non_blocking=True)
-        groups = None if self._groups is None else self._groups.index_select(0, indices)
-        return _batch(self._frames.index_select(0, indices), groups, self._levels)
-
-
 Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # indices (B,) to frames (B,T,C,H,W) and groups (B,T,H,W)
 
 
@@ -90,11 +67,12 @@ class StreamingDataset(Dataset):
     """Makes or reads each batch when it is asked for: for data that does not fit into memory, and for endless data."""
 
     def __init__(
-        self, read: Read, length: int, shape: tuple[int, int, int, int], has_groups: bool, device: torch.device | str,
+        self, read: Read, length: int, shape: tuple[int, ...], has_groups: bool, device: torch.device | str,
         levels: int = 1, endless: bool = False, note: str = "",
     ) -> None:  # fmt: skip
         """Takes what reads so many sequences of the shape (T,C,H,W), in which ``levels`` stands for 1.0."""
-        self.shape, self.has_groups, self.device, self.note = shape, has_groups, torch.device(device), note
+        T, C, H, W = shape
+        self.shape, self.has_groups, self.device, self.note = (T, C, H, W), has_groups, torch.device(device), note
         self.endless, self._read, self._length, self._levels = endless, read, length, levels
 
     def __len__(self) -> int:
@@ -102,8 +80,32 @@ class StreamingDataset(Dataset):
 
     def batch(self, indices: Tensor) -> Batch:
         frames, groups = self._read(self.checked(indices))
-        groups = None if groups is None else groups.to(self.device)
-        return _batch(frames.to(self.device), groups, self._levels)
+        frames = frames.to(self.device).transpose(0, 1)
+        frames = frames.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+        if self._levels > 1:  # by a tensor: instead of dividing by a number, a GPU may multiply with its inverse
+            frames.div_(torch.full((), self._levels, dtype=torch.float32, device=frames.device))
+        groups = None if groups is None else groups.to(self.device).transpose(0, 1).contiguous()
+        return Batch(frames, groups)
+
+
+class MemoryDataset(StreamingDataset):
+    """Holds all sequences on the device, as the integers they are multiples of where there are such integers."""
+
+    resident = True
+
+    def __init__(self, frames: Tensor, groups: Tensor | None, levels: int = 1, note: str = "") -> None:
+        """Takes frames (N,T,C,H,W) of any type, in which ``levels`` stands for 1.0, and groups (N,T,H,W) uint8."""
+
+        def read(indices: Tensor) -> tuple[Tensor, Tensor | None]:
+            indices = indices.to(frames.device, non_blocking=True)
+            return frames.index_select(0, indices), None if groups is None else groups.index_select(0, indices)
+
+        super().__init__(read, len(frames), frames.shape[1:], groups is not None, frames.device, levels, note=note)
+        self._frames, self._groups = frames, groups
+
+    @property
+    def nbytes(self) -> int:
+        return self._frames.nbytes + (self._groups.nbytes if self._groups is not None else 0)
 
 
 def memory_budget(device: torch.device | str) -> int:
@@ -116,11 +118,3 @@ def memory_budget(device: torch.device | str) -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // 2
     except (OSError, StopIteration, ValueError, IndexError):  # only Linux says it this way
         return 4 << 30
-
-
-def _batch(frames: Tensor, groups: Tensor | None, levels: int) -> Batch:
-    """Sample-first integers (B,T,C,H,W) to a batch with the time axis first."""
-    frames = frames.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
-    if levels > 1:  # division by a tensor: by a plain number, a GPU may multiply with its inverse and round differently
-        frames.div_(torch.full((), levels, dtype=torch.float32, device=frames.device))
-    return Batch(frames, None if groups is None else groups.transpose(0, 1).contiguous())

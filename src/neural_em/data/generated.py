@@ -146,9 +146,22 @@ class DrawnConfig(SceneConfig):
         return torch.arange(self.most, device=key.device) < number
 
     def load(self, split: Part, seed: int, device: torch.device | str, count: int, budget: int) -> Dataset:
+        """Held as what is in the scenes, and painted when a batch is asked for; on a GPU without the host."""
         if self.fresh and split == "training":
             return super().load(split, seed, device, count, budget)
-        return PaintedDataset(cast(DrawnScenes[Any], self.scenes(cast(Split, split), seed, device)), count)
+        scenes = cast(DrawnScenes[Any], self.scenes(cast(Split, split), seed, device))
+        drawn = scenes.drawn(torch.arange(count))
+
+        def some(indices: Tensor) -> Any:
+            return select(drawn, data.checked(indices).to(data.device, non_blocking=True))
+
+        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
+            return gathered(scenes, len(indices), scenes.painted(some(indices), len(indices)))
+
+        data = StreamingDataset(read, count, self.shape, True, device, scenes.levels, note=self.note())
+        data.resident, data.background = True, self.background
+        data.truth, data.met = (lambda i: scenes.described(some(i))), (lambda i: scenes.collisions(some(i)))
+        return data
 
 
 class DrawnScenes(ABC, Generic[Drawn]):
@@ -178,6 +191,7 @@ class DrawnScenes(ABC, Generic[Drawn]):
         """What is true of the objects; see `Dataset.properties`."""
 
     def collisions(self, drawn: Drawn) -> Tensor | None:
+        """See `Dataset.collisions`."""
         return None
 
     def drawn(self, indices: Tensor) -> Drawn:
@@ -200,28 +214,6 @@ class DrawnScenes(ABC, Generic[Drawn]):
 
     def properties(self, indices: Tensor) -> dict[str, Tensor]:
         return self.described(self.drawn(indices))
-
-
-class PaintedDataset(StreamingDataset, Generic[Drawn]):
-    """Holds what is in the scenes, and paints a batch when it is asked for; on a GPU without the host."""
-
-    resident = True
-
-    def __init__(self, scenes: DrawnScenes[Drawn], count: int) -> None:
-        def read(indices: Tensor) -> tuple[Tensor, Tensor]:
-            return gathered(scenes, len(indices), scenes.painted(self._select(indices), len(indices)))
-
-        super().__init__(read, count, scenes.shape, True, scenes.device, scenes.levels, note=scenes.config.note())
-        self._scenes, self._drawn = scenes, scenes.drawn(torch.arange(count))
-        self.background = scenes.config.background
-        self.truth = lambda indices: scenes.described(self._select(indices))
-
-    def collisions(self, indices: Tensor) -> Tensor | None:
-        met = self._scenes.collisions(self._select(indices))
-        return None if met is None else met.transpose(0, 1)
-
-    def _select(self, indices: Tensor) -> Drawn:
-        return select(self._drawn, self.checked(indices).to(self.device, non_blocking=True))
 
 
 def lots(count: int, pixels: int, most: int) -> Iterator[slice]:

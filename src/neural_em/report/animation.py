@@ -9,10 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
-from neural_em.report.attention import attention_rgb
 from neural_em.report.colours import BLACK, WHITE, Pixels, palette
 from neural_em.report.movie import KINDS, Gif, Movie, Mp4, colour_table
-from neural_em.report.panels import SequenceReport, framed, grid, magnification_for, magnify
+from neural_em.report.panels import SequenceReport, attention_rgb, framed, magnification_for, magnify
 
 TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
 GAP = 10
@@ -30,8 +29,8 @@ def animation_frames(
     Where the attention is known, it stands beside the assignment, and the components below.
     """
     factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
-    colours = palette(sequence.components)
-    strips, components = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}, sequence.component_rgb()
+    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
+    components = list(zip(sequence.component_rgb().items(), palette(sequence.components), strict=True))
     lines = None if sequence.attention is None else attention_rgb(sequence, factor)
     pictures = []
     for t in range(sequence.steps):
@@ -42,19 +41,9 @@ def animation_frames(
         if lines is not None:
             seen["attention"] = lines[t]
         upper = {name: framed(panel, edge) for name, panel in seen.items()}
-        lower = {
-            f"component {k + 1}": framed(magnify(components[t, k], factor), colours[k]) for k in range(len(colours))
-        }
-        rows = [{**upper, **lower}] if lines is None else [upper, lower]
-        pictures.append(_below([_side_by_side(row, captions) for row in rows]))
+        lower = {name: framed(magnify(strip[t], factor), colour) for (name, strip), colour in components}
+        pictures.append(_laid_out([{**upper, **lower}] if lines is None else [upper, lower], captions))
     return pictures
-
-
-def _below(rows: list[Pixels]) -> Pixels:
-    """Pictures one below the other, on one ground."""
-    wide = max(row.shape[1] for row in rows)
-    rests = [np.full((len(row), wide - row.shape[1], 3), GROUND, np.uint8) for row in rows]
-    return np.concatenate([np.hstack(pair) for pair in zip(rows, rests, strict=True)])
 
 
 def save_animation(
@@ -75,37 +64,30 @@ def save_animation(
     if kind not in KINDS:
         unknown(f"{path}: format of an animation", kind, sorted(KINDS))
     pictures = animation_frames(sequence, magnification, captions)
-    with (
-        replacing(path, make_folder=True) as temporary,
-        contextlib.closing(_movie(kind, temporary, pictures, fps)) as movie,
-    ):
-        for picture in pictures:
-            movie.add(picture)
+    with replacing(path, make_folder=True) as temporary:
+        movie: Movie
+        if kind == "mp4":  # few pictures of flat colours: nearly exact is still small
+            movie = Mp4(temporary, fps, coarseness=12, preset="slow")
+        else:  # one table, so that nothing flickers
+            movie = Gif(temporary, fps, colour_table(np.stack(pictures), (GROUND, EDGE, INK, MARK, BLACK, WHITE)))
+        with contextlib.closing(movie):
+            for picture in pictures:
+                movie.add(picture)
     return path
 
 
-def _movie(kind: str, path: Path, pictures: list[Pixels], fps: float) -> Movie:
-    if kind == "mp4":
-        return Mp4(path, fps, coarseness=12, preset="slow")  # few pictures of flat colours: nearly exact is still small
-    # one table, so that nothing flickers
-    return Gif(path, fps, colour_table(np.stack(pictures), (GROUND, EDGE, INK, MARK, BLACK, WHITE)))
-
-
-def _side_by_side(panels: dict[str, Pixels], captions: bool) -> Pixels:
-    """Panels (H,W,3) of one size in a row, with captions each with its name below it where it has the room."""
-    height, width, _ = next(iter(panels.values())).shape
-    canvas = grid([list(panels.values())], GAP, GROUND)
-    if not captions:
-        return canvas
-    image = Image.new("RGB", (canvas.shape[1], len(canvas) + CAPTION + GAP // 2), GROUND)
-    image.paste(Image.fromarray(canvas))
-    draw = ImageDraw.Draw(image)
-    font = ImageFont.load_default(CAPTION)
-    for index, name in enumerate(panels):
-        centre = GAP + index * (width + GAP) + width / 2
-        # below a narrow panel only the number fits, or nothing
-        for text in (name, name.rpartition(" ")[2]):
-            if draw.textlength(text, font) <= width:
-                draw.text((centre, GAP + height + GAP // 2), text, INK, font, anchor="ma")
-                break
+def _laid_out(rows: list[dict[str, Pixels]], captions: bool) -> Pixels:
+    """Panels (H,W,3) of one size in rows, with captions each with its name below it where it has the room."""
+    height, width, _ = next(iter(rows[0].values())).shape
+    high, wide = GAP + height + GAP + (CAPTION + GAP // 2 if captions else 0), max(map(len, rows)) * (width + GAP) + GAP
+    image = Image.new("RGB", (wide, len(rows) * high), GROUND)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(CAPTION)
+    for line, row in enumerate(rows):
+        for column, (name, panel) in enumerate(row.items()):
+            left, top = GAP + column * (width + GAP), GAP + line * high
+            image.paste(Image.fromarray(panel), (left, top))
+            # below a narrow panel only the number fits, or nothing
+            texts = (name, name.rpartition(" ")[2]) if captions else ()
+            fitting = next((text for text in texts if draw.textlength(text, font) <= width), "")
+            draw.text((left + width / 2, top + height + GAP // 2), fitting, INK, font, anchor="ma")
     return np.asarray(image)

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from matplotlib.textpath import TextPath
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
-from neural_em.report.attention import attention_rgb, table_rgb
-from neural_em.report.colours import Pixels, as_components, blend, colour_groups, palette
-from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
+from neural_em.report.colours import Pixels, as_components, colour_groups, palette
+from neural_em.report.panels import SequenceReport, attention_rgb, framed, magnification_for, magnify, table_rgb, to_rgb
 
 DPI = 200
 FORMATS = ("png", "pdf")
@@ -39,99 +38,56 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 
 def static_figure(
-    images: Any,
-    gamma: Any,
-    groups: Any = None,
-    names: Sequence[str] | None = None,
-    steps: Sequence[int] | None = None,
+    images: Sequence[SequenceReport], names: Sequence[str], steps: Sequence[int] | None = None,
     magnification: int | None = None,
-) -> Figure:
-    """Groupings of static images, step by step: one row an image; the input, then the assignment after each step.
+) -> Figure:  # fmt: skip
+    """Groupings of static images, step by step: in a row the input, the assignment after each step, and the truth.
 
-    ``images`` (B,C,H,W) in [0, 1]; ``gamma`` (T,B,K,H,W) or (T,B,K,1,H,W); true ``groups`` (B,H,W) for a last column.
-    There are B ``names``, or none. ``steps`` count from 1; all are shown by default.
+    All have as many steps; ``steps`` count from 1, and all are shown by default.
     """
-    inputs, gamma = to_rgb(images), np.asarray(gamma)
-    if gamma.ndim == 6 and gamma.shape[3] == 1:
-        gamma = gamma[:, :, :, 0]
-    if inputs.ndim != 4 or gamma.ndim != 5 or (gamma.shape[1], *gamma.shape[3:]) != inputs.shape[:3]:
-        refuse("gamma", f"the shape (T,B,K,H,W) for images of shape {np.shape(images)}", gamma.shape)
-    chosen = _chosen(steps, len(gamma))
-    assignment = blend(gamma[[step - 1 for step in chosen]])  # (T,B,H,W,3)
-    columns = [inputs, *assignment]
+    chosen = _chosen(steps, images[0].steps)
     titles = ["input", *(f"step {step}" if step == chosen[0] else str(step) for step in chosen)]
-    if groups is not None:
-        if np.shape(groups) != inputs.shape[:3]:
-            refuse("groups", f"the shape {inputs.shape[:3]}", np.shape(groups))
-        matched = [as_components(each[None], gamma[-1, b][None])[0] for b, each in enumerate(np.asarray(groups))]
-        columns.append(colour_groups(np.stack(matched)))
-        titles.append("truth")
-    if names is not None and len(names) != len(inputs):
-        refuse("names", f"{len(inputs)} of them", len(names))
-    factor = magnification or magnification_for(max(inputs.shape[1:3]), TARGET)
-    rows = [[framed(magnify(column[b], factor), EDGE, 1) for column in columns] for b in range(len(inputs))]
-    apart = (0,) if groups is None else (0, len(titles) - 2)
-    return _lay_out(rows, titles, names or [""] * len(rows), apart=apart)
+    apart = [0] if images[0].groups is None else [0, len(chosen)]
+    titles += [] if images[0].groups is None else ["truth"]
+    rows = []
+    for image in images:
+        shown = [to_rgb(image.frames[-1]), *image.assignment_rgb()[[step - 1 for step in chosen]]]
+        if image.groups is not None:
+            shown.append(colour_groups(as_components(image.groups[-1:], image.gamma[-1:]))[0])
+        factor = magnification or magnification_for(max(image.frames.shape[2:]), TARGET)
+        rows.append([framed(magnify(picture, factor), EDGE, 1) for picture in shown])
+    return _lay_out(rows, titles, names, apart=apart)
 
 
 def sequence_figure(
-    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
-) -> Figure:
+    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None,
+    kind: str = "sequence",
+) -> Figure:  # fmt: skip
     """A sequence over time, left to right: the assignment, each component's prediction, and the input below.
 
-    Every component keeps its colour in all rows. ``steps`` count from 1; all are shown by default.
-    """
-    factor, shown = _factor(sequence, magnification), sequence.component_rgb()
-    components = {f"component {k + 1}": shown[:, k] for k in range(sequence.components)}
-    strips = {"assignment": sequence.assignment_rgb(), **components, **sequence.frames_rgb()}
-    colours = dict(zip(components, palette(sequence.components), strict=True))
-    return _over_time(sequence, {name: magnify(strip, factor) for name, strip in strips.items()}, steps, colours)
-
-
-def rollout_figure(
-    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
-) -> Figure:
-    """A rollout over time: what the model read, what really came, what it predicted, and its assignment.
-
+    As a ``rollout``: what the model read, what really came, what it predicted, and its assignment; as ``attention``
+    also who heeds whom, as lines between the objects and as a table of numbers. Every component keeps its colour.
     Steps without input are called +1, +2 and so on. ``steps`` count from 1; all are shown by default.
     """
-    return _over_time(sequence, _seen(sequence, _factor(sequence, magnification)), steps)
-
-
-def attention_figure(
-    sequence: SequenceReport, steps: Sequence[int] | None = None, magnification: int | None = None
-) -> Figure:
-    """Who heeds whom over time: the frames, the assignment, lines between the objects, and the table of numbers.
-
-    ``steps`` count from 1; all are shown by default.
-    """
-    if sequence.attention is None:
-        refuse("attention", "a sequence with how much components heed each other", "none")
-    factor = _factor(sequence, magnification)
-    lines = attention_rgb(sequence, factor)
-    tables = {"attention": lines, "as a table": table_rgb(sequence, *lines.shape[1:3])}
-    return _over_time(sequence, {**_seen(sequence, factor), **tables}, steps)
-
-
-def _factor(sequence: SequenceReport, magnification: int | None) -> int:
-    return magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
-
-
-def _seen(sequence: SequenceReport, factor: int) -> dict[str, Pixels]:
-    """The frames and the assignment, magnified."""
-    strips = {**sequence.frames_rgb(), "assignment": sequence.assignment_rgb()}
-    return {name: magnify(strip, factor) for name, strip in strips.items()}
-
-
-def _over_time(
-    sequence: SequenceReport, strips: Mapping[str, Pixels], steps: Sequence[int] | None, colours: Mapping[str, Any] = {}
-) -> Figure:
-    """A row for each strip (T,H',W',3), framed in its colour, and a column for each step; those without input apart."""
+    factor = magnification or magnification_for(max(sequence.frames.shape[2:]), TARGET)
+    seen, components = sequence.frames_rgb(), sequence.component_rgb()
+    assignment, colours = {"assignment": sequence.assignment_rgb()}, dict[str, Any]()
+    if kind == "sequence":
+        seen = {**assignment, **components, **seen}
+        colours = dict(zip(components, palette(sequence.components), strict=True))
+    else:
+        seen |= assignment
+    strips = {name: magnify(strip, factor) for name, strip in seen.items()}
+    if kind == "attention":
+        if sequence.attention is None:
+            refuse("attention", "a sequence with how much components heed each other", "none")
+        lines = attention_rgb(sequence, factor)
+        strips |= {"attention": lines, "as a table": table_rgb(sequence, *lines.shape[1:3])}
     chosen = _chosen(steps, sequence.steps)
     rows = [[framed(strip[t - 1], colours.get(name, EDGE)) for t in chosen] for name, strip in strips.items()]
     with_input = sum(step <= sequence.steps - sequence.rollout for step in chosen)
     titles = [sequence.step_name(step) for step in chosen]
-    return _lay_out(rows, titles, list(strips), corner="step", apart=(with_input - 1,) if sequence.rollout else ())
+    return _lay_out(rows, titles, list(strips), corner="step", apart=[with_input - 1] if sequence.rollout else [])
 
 
 def _chosen(steps: Sequence[int] | None, count: int) -> list[int]:
@@ -142,7 +98,11 @@ def _chosen(steps: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _lay_out(
-    rows: Sequence[Sequence[Pixels]], titles: Sequence[str], names: Sequence[str], corner: str = "", apart: Any = ()
+    rows: Sequence[Sequence[Pixels]],
+    titles: Sequence[str],
+    names: Sequence[str],
+    corner: str = "",
+    apart: Sequence[int] = (),
 ) -> Figure:
     """Panels of one size in rows, with titles above the columns and names left of the rows.
 

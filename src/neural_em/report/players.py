@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, distinct, palette
-from neural_em.report.panels import SequenceReport, magnification_for, sprite
+from neural_em.report.panels import SequenceReport, attention_rgb, magnification_for, sprite, table_rgb
 
 DELAY = 200  # milliseconds of a step while playing
 ATTENTION = 192  # pixels of the longer side of pictures with lines, which cannot be drawn pixel by pixel
@@ -42,10 +41,8 @@ def player(
     if sequence.attention is not None:
         lines = attention_rgb(sequence, magnification_for(max(sequence.frames.shape[2:]), ATTENTION))
         panels += [_panel("attention", lines), _panel("attention, as a table", table_rgb(sequence, *lines.shape[1:3]))]
-    shown, colours = sequence.component_rgb(), palette(sequence.components)
-    components = [
-        _panel(f"component {k + 1}", shown[:, k], f"#{colours[k].tobytes().hex()}") for k in range(sequence.components)
-    ]
+    shown = zip(sequence.component_rgb().items(), palette(sequence.components), strict=True)
+    components = [_panel(name, strip, f"#{colour.tobytes().hex()}") for (name, strip), colour in shown]
     score = "" if sequence.score is None else f"{html.escape(sequence.score_name)}: {sequence.score:.3f}"
     name = html.escape(f"sequence: {sequence.label}")
     kind = "player card clip" if photos else "player card"

@@ -150,28 +150,25 @@ def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str
     ``curves``: by model, each run's errors, all of one length; ``x`` and ``y`` say what steps and errors are.
     """
     figure, (axes,) = new_figure(5.4, 3.5)
-    lines = []
-    for index, (name, runs) in enumerate(curves.items()):
-        errors = np.asarray(runs, np.float64)  # (R,T)
-        steps = np.arange(1, errors.shape[1] + 1)
-        lines.append(Line(name, steps, errors.mean(axis=0), errors.min(axis=0), errors.max(axis=0), index))
-    draw_lines(axes, lines, x, y)
+    parts = {name: [part(runs, axis=0) for part in (np.mean, np.min, np.max)] for name, runs in curves.items()}
+    draw_lines(axes, step_lines({name: StepCurve(*each) for name, each in parts.items()}), x, y)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=10, loc="best")
     return figure
 
 
-def bce_figure(objects: Sequence[int], errors: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
+def bce_figure(errors: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
     """Next-step prediction error by number of objects: mean and deviation over runs as bars, each run as a dot.
 
-    ``errors``: by model, one list of the runs' errors for each number of objects; an empty list is marked 'no run'.
+    ``errors``: the runs' errors by model and number of objects; a pair that has none is marked 'no run'.
     """
     figure, (axes,) = new_figure(4.8, 3.5)
-    width = 0.8 / len(errors)
-    for index, (name, cells) in enumerate(errors.items()):
-        offset = (index - (len(errors) - 1) / 2) * width
-        for place, cell in enumerate(cells):
-            values = np.asarray(cell, np.float64)
+    models, objects = sorted({model for model, _ in errors}), sorted({count for _, count in errors})
+    width = 0.8 / len(models)
+    for index, name in enumerate(models):
+        offset = (index - (len(models) - 1) / 2) * width
+        for place, count in enumerate(objects):
+            values = np.asarray(errors.get((name, count), ()), np.float64)
             x, text = place + offset, name if place == 0 else None
             if not len(values):
                 axes.bar(x, 0, width * 0.92, color=_colour(index), label=text)

@@ -1,6 +1,6 @@
 """The paper's figures from trained runs: groupings, sequences, scores per step, prediction errors, learning curves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,8 @@ def _shows_images(subject: Subject, run: TrainedRun) -> bool:
 
 def save(drawing: Drawing, folder: Path, animations: Sequence[str] = ()) -> list[Path]:
     """Writes a drawing as PNG and PDF, and its sequence as animations, into a folder."""
-    paths = [figures.save_figure(drawing.figure, folder / f"{drawing.name}.{kind}") for kind in figures.FORMATS]
-    if drawing.sequence is not None:
-        paths += [save_animation(drawing.sequence, folder / f"{drawing.name}.{kind}") for kind in animations]
-    return paths
+    kinds = (*figures.FORMATS, *(() if drawing.sequence is None else animations))
+    return [save_as(drawing, folder / f"{drawing.name}.{kind}") for kind in kinds]
 
 
 def save_as(drawing: Drawing, path: Path) -> Path:
@@ -95,9 +93,7 @@ def save_as(drawing: Drawing, path: Path) -> Path:
     return save_animation(drawing.sequence, path)
 
 
-def _over_time(
-    subject: Subject, name: str, draw: Callable[[SequenceReport, list[int]], Figure], shown: Subject
-) -> list[Drawing]:
+def _over_time(subject: Subject, name: str, shown: Subject) -> list[Drawing]:
     """A drawing of each sequence that is shown of each run: all its steps, or those without input and some before."""
     drawings = []
     for run in subject.runs:
@@ -105,17 +101,18 @@ def _over_time(
             last = report.rollout and name != "sequence"
             first = max(1, report.steps - report.rollout - BEFORE + 1) if last else 1
             steps = _whole(np.linspace(first, report.steps, min(MOST_COLUMNS, report.steps - first + 1)))
-            drawings.append(Drawing(subject.named(name, run, report.label), draw(report, steps), report))
+            figure = figures.sequence_figure(report, steps, kind=name)
+            drawings.append(Drawing(subject.named(name, run, report.label), figure, report))
     return drawings
 
 
 def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(subject, "sequence", figures.sequence_figure, subject)
+    return _over_time(subject, "sequence", subject)
 
 
 def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
-    return _over_time(subject, "rollout", figures.rollout_figure, ahead)
+    return _over_time(subject, "rollout", ahead)
 
 
 def _attention(subject: Subject) -> list[Drawing]:
@@ -127,7 +124,7 @@ def _attention(subject: Subject) -> list[Drawing]:
                 f"{run.name}: attention is between two or more components of a model with model.m_step=relational and "
                 "model.attention=true"
             )
-    return _over_time(subject, "attention", figures.attention_figure, subject)
+    return _over_time(subject, "attention", subject)
 
 
 def _static(subject: Subject) -> list[Drawing]:
@@ -137,21 +134,14 @@ def _static(subject: Subject) -> list[Drawing]:
         still = replace(subject, evaluation=replace(subject.evaluation, static=not images))
         available = len(subject.evaluator.dataset(run, replace(still.evaluation, size=IMAGES)))
         chosen = still.chosen(run, [str(index) for index in range(available)])
-        figure = _groupings(sequences(subject.evaluator, run, still.evaluation, chosen))
-        drawings.append(Drawing(subject.named("static", run), figure))
+        reports = sequences(subject.evaluator, run, still.evaluation, chosen)
+        labels = [report.label.removeprefix("sequence ") for report in reports]
+        scored = zip(labels, (report.score for report in reports), strict=True)
+        names = [label if score is None else f"{label}: AMI {score:.2f}" for label, score in scored]
+        count = reports[0].steps
+        few = None if count <= 15 else _whole(np.geomspace(1, count, 12))  # the first steps change most
+        drawings.append(Drawing(subject.named("static", run), figures.static_figure(reports, names, few)))
     return drawings
-
-
-def _groupings(reports: Sequence[SequenceReport]) -> Figure:
-    """One row for each image."""
-    images = np.stack([report.frames[-1] for report in reports])
-    gamma = np.stack([report.gamma for report in reports], axis=1)  # (T,B,K,H,W)
-    groups = [report.groups[-1] for report in reports if report.groups is not None]
-    names = [report.label.removeprefix("sequence ") for report in reports]
-    scored = zip(names, (report.score for report in reports), strict=True)
-    names = [name if score is None else f"{name}: AMI {score:.2f}" for name, score in scored]
-    few = None if len(gamma) <= 15 else _whole(np.geomspace(1, len(gamma), 12))  # the first steps change most
-    return figures.static_figure(images, gamma, np.stack(groups) if groups else None, names, few)
 
 
 def _curve(subject: Subject) -> list[Drawing]:
@@ -179,19 +169,12 @@ def _bce(subject: Subject) -> list[Drawing]:
         error = result.last_step["upper_bound"].mean
         if error is not None:
             cells.setdefault((model_name(components), objects), []).append(error)
-    return [Drawing(subject.named("bce"), bce_bars(cells))]
+    return [Drawing(subject.named("bce"), bce_figure(cells))]
 
 
 def model_name(components: int) -> str:
     """What the paper calls the model with so many components."""
     return f"{AUTOENCODER} (K = 1)" if components == 1 else f"RNN-EM (K = {components})"
-
-
-def bce_bars(cells: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
-    """The bars of errors by (model, number of objects); RNN-EM before the autoencoder."""
-    objects = sorted({count for _, count in cells})
-    models = sorted({model for model, _ in cells})
-    return bce_figure(objects, {model: [cells.get((model, count), ()) for count in objects] for model in models})
 
 
 def _learning(subject: Subject) -> list[Drawing]:

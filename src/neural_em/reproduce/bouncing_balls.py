@@ -4,15 +4,15 @@ S. van Steenkiste, M. Chang, K. Greff, J. Schmidhuber: Relational Neural Expecta
 results are bars without numbers, so the page compares the models with each other and with a frame that stays.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from matplotlib.figure import Figure
+
 from neural_em.experiments.evaluation import Evaluation
-from neural_em.report.figures import save_figure
 from neural_em.report.plots import error_curves
 from neural_em.report.tables import MISSING, markdown_table, over_runs
-from neural_em.reproduce.pictures import draw_run
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of
 from neural_em.reproduce.results_page import TOY, commands, figures, joined, problems, runs_table
@@ -72,6 +72,10 @@ class RelationalReproduction(Reproduction):
     usual_seeds: ClassVar[int] = 3
     trainings: ClassVar[Mapping[str, Training]] = TRAININGS
     groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
+    groupings: ClassVar[Sequence[tuple[str, str, str, str, str]]] = tuple(
+        (name, "attention", name, data, f"A typical sequence, {data}, and how much components heed each other")
+        for name, data in (("bouncing-balls", FOUR), ("curtain", CURTAIN))
+    )
 
     def written(self, records: Mapping[str, TrainingRecord]) -> str:
         """The page's text; draws its pictures."""
@@ -85,22 +89,16 @@ class RelationalReproduction(Reproduction):
         rows = {"R-NEM": evaluated(records, "curtain", CURTAIN)}
         about = "Three balls, trained and tested behind a black square that hides what is there; K = 5."
         parts += ["## Curtain\n", f"{about}\n", _scores(rows), _ahead(rows)]
-        parts += [figures(self._pictures(records)), runs_table(records), problems(records)]
+        parts += [figures(self.pictures(records)), runs_table(records), problems(records)]
         if not self.quick:
             parts.append(commands(records, self.runs, TRAININGS, "nem reproduce relational", self.usual_seeds))
         return joined(parts)
 
-    def _pictures(self, records: Mapping[str, TrainingRecord]) -> dict[str, str]:
-        """Draws what can be drawn; an earlier picture of a run that is no longer here stays."""
-        made: dict[str, str] = {}
-        for data, name in ((FOUR, "rollout-4-balls"), (MORE, "rollout-6-to-8-balls")):
+    def charts(self, records: Mapping[str, TrainingRecord]) -> Iterator[tuple[str, str, Figure]]:
+        for data in (FOUR, MORE):
             if curves := _curves(_rows(records, data)):
-                save_figure(error_curves(curves, "step without input", "BCE"), self.out / "figures" / f"{name}.png")
-                made[f"Error by step without input, {data}: mean, and lowest to highest run"] = f"figures/{name}.png"
-        for name, data in (("bouncing-balls", FOUR), ("curtain", CURTAIN)):
-            if draw_run(self, records, name, "attention", name, data):
-                made[f"A typical sequence, {data}, and how much components heed each other"] = f"figures/{name}.png"
-        return made
+                caption = f"Error by step without input, {data}: mean, and lowest to highest run"
+                yield f"rollout-{data.replace(' ', '-')}", caption, error_curves(curves, "step without input", "BCE")
 
 
 def _rows(records: Mapping[str, TrainingRecord], data: str) -> dict[str, list[Scores]]:

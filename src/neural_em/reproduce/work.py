@@ -10,17 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from neural_em.errors import NeuralEMError, check_integer, refuse, unknown
 from neural_em.experiments import PRESETS, train
 from neural_em.experiments.evaluation import Evaluator, stored
 from neural_em.files import make, write_whole
+from neural_em.report.figures import save_figure
+from neural_em.report.plots import StepCurve, bce_figure, score_curve
+from neural_em.report.run_figures import KINDS, Subject, model_name
 from neural_em.report.tables import MISSING
 from neural_em.reproduce import records as recorded
-from neural_em.reproduce.pictures import draw_all
 from neural_em.reproduce.plan import GROUPS, SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import TrainingRecord, usable, wrong_settings
+from neural_em.reproduce.records import TrainingRecord, evaluated, mean_of, usable, wrong_settings
 from neural_em.reproduce.results_page import Cell, cells, render
 from neural_em.runs.evaluations import EVALUATIONS, write_result
 from neural_em.runs.folder import RunFolder
@@ -29,7 +33,16 @@ from neural_em.training.stop import INTERRUPTED
 
 RUNS, RESULTS = Path("runs") / "reproduce", Path("results")
 QUICK_RUNS = Path("runs") / "quick"
-PAGE, CELLS, RECORDS = "reproduction.md", "reproduction.json", "runs"
+PAGE, CELLS, RECORDS, FIGURES = "reproduction.md", "reproduction.json", "runs", "figures"
+_TRAINED = 20  # steps of flying MNIST's training
+# file, kind of figure, training, evaluation, caption
+_GROUPINGS = (
+    ("static-shapes", "static", "static-shapes", "test", "Figure 3, RNN-EM: groupings of static shapes, step by step"),
+    ("static-shapes-nem", "static", "static-shapes-nem", "test", "Figure 3, N-EM: the same images"),
+    ("flying-shapes", "sequence", "flying-shapes-5-5", "test", "Figure 4: a typical sequence of five shapes, K = 5"),
+    ("flying-mnist", "sequence", "flying-mnist-staged", "three digits",
+     "Figure 7: a typical sequence of three digits, by a model that was trained, stage-wise, on two"),
+)  # fmt: skip
 
 
 @dataclass
@@ -54,6 +67,7 @@ class Reproduction:
     usual_seeds: ClassVar[int] = SEEDS
     trainings: ClassVar[Mapping[str, Training]] = TRAININGS
     groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
+    groupings: ClassVar[Sequence[tuple[str, str, str, str, str]]] = _GROUPINGS
 
     def __post_init__(self) -> None:
         """Refuses to mix toy runs with results."""
@@ -116,7 +130,49 @@ class Reproduction:
         """The page's text; writes its pictures and the table behind it."""
         found = cells(records)
         self._write_cells(found)
-        return render(found, records, self.runs, draw_all(self, records))
+        return render(found, records, self.runs, self.pictures(records))
+
+    def pictures(self, records: Mapping[str, TrainingRecord]) -> dict[str, str]:
+        """Draws what can be drawn, and tells each picture's path by its caption.
+
+        Of runs those are drawn that were evaluated; an earlier picture of one that is no longer here stays.
+        """
+        made = {}
+        for name, caption, figure in self.charts(records):
+            save_figure(figure, self.out / FIGURES / f"{name}.png")
+            made[caption] = f"{FIGURES}/{name}.png"
+        for name, kind, training, evaluation, caption in self.groupings:
+            path, (plan,) = self.out / FIGURES / f"{name}.png", self.chosen([training], self.quick)
+            found = usable(plan, self.runs / training, unfinished=True)
+            if found and evaluated(records, training, evaluation):
+                try:
+                    subject = Subject(self.evaluator, found[:1], plan.evaluations[evaluation])
+                    save_figure(KINDS[kind](subject)[0].figure, path)
+                except NeuralEMError as error:  # a picture is not worth losing the page
+                    self.say(f"{path}: not drawn: {error}")
+            if path.is_file():
+                made[caption] = f"{FIGURES}/{name}.png"
+        return made
+
+    def charts(self, records: Mapping[str, TrainingRecord]) -> Iterator[tuple[str, str, Figure]]:
+        """File, caption and figure of what is drawn from numbers alone."""
+        errors: dict[tuple[str, int], list[float]] = {}
+        for name in GROUPS["bce"]:
+            objects, components = (TRAININGS[name].options[option] for option in ("objects", "components"))
+            for scores in evaluated(records, name, "test"):
+                if (error := mean_of(scores.last_step, "upper_bound")) is not None:
+                    errors.setdefault((model_name(components), objects), []).append(error)
+        if errors:
+            caption = "Figure 5: error of next-step prediction, mean and deviation over runs, each run a dot"
+            yield "bce", caption, bce_figure(errors)
+        found = evaluated(records, "flying-mnist", "50 steps")
+        curves = [scores.curves["ami_max"] for scores in found if "ami_max" in scores.curves]
+        if curves:
+            parts = ("mean", "lower_quartile", "upper_quartile")
+            mean = (tuple(np.mean([np.array(getattr(each, part), float) for each in curves], axis=0)) for part in parts)
+            text = "RNN-EM" if len(curves) == 1 else f"RNN-EM, mean of {len(curves)} runs"
+            figure = score_curve({text: StepCurve(*mean)}, None if self.quick else _TRAINED)
+            yield "curve", "Figure 6: AMI (max) per step on sequences of 50 steps, flying MNIST", figure
 
     def _write_cells(self, found: Sequence[Cell]) -> None:
         values = {"quick": self.quick, "cells": [cell.to_dict() for cell in found]}
