@@ -110,8 +110,9 @@ def segment(
     check_out(cast(Path, out))
     typer.echo(f"background: {printable(frames.choice)}")
     if separate:
-        work = frames.stream.config.starts, steps or network.config.steps
-        typer.echo(f"separate: {work[0]} starts of {work[1]} steps for every frame (fewer --starts are faster)")
+        starts, work = frames.stream.config.starts, f"{steps or network.config.steps} steps for every frame"
+        several = "" if starts == 1 else f"{starts} starts of "
+        typer.echo(f"separate: {several}{work}" + (several and " (fewer --starts are faster)"))
     watch = Watch(frames, usual(run, network, count, choose(device)))
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(frames.stream.config),
              "ground": frames.choice}  # fmt: skip

@@ -252,7 +252,8 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
         return FastFirst(layer, kernels)
     if not kernels and not up and layer.weight.shape[1] == 1:
         return FastPatches(layer)
-    if not kernels and up and not followed and layer.weight.shape[0] == 1 and FastConvolution.by_products:
+    on_arm = FastConvolution.by_products and not layer.weight.is_cuda
+    if not kernels and on_arm and up and not followed and layer.weight.shape[0] == 1:
         return FastFolded(layer)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
