@@ -220,10 +220,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "too bright": (_values(PLAIN + 255), "from 0 to 1"),
     "negative": (_values(PLAIN - 1), "from 0 to 1"),
     "other groups' shape": (_values(PLAIN, np.zeros((1, 3, 3, 3, 1))), "groups"),
-    "groups in halves": (_values(PLAIN, PLAIN + 0.5), "integers"),
-    "negative groups": (_values(PLAIN, PLAIN - 1), "integers"),
-    "groups beyond 255": (_values(PLAIN, PLAIN + 256), "integers"),
-    "groups that are no numbers": (_values(PLAIN, PLAIN + np.nan), "integers"),
+    "groups in halves": (_values(PLAIN, PLAIN + 0.5), "whole numbers"),
+    "negative groups": (_values(PLAIN, PLAIN - 1), "whole numbers"),
+    "groups beyond 255": (_values(PLAIN, PLAIN + 256), "whole numbers"),
+    "groups that are no numbers": (_values(PLAIN, PLAIN + np.nan), "whole numbers"),
 }
 
 
