@@ -17,7 +17,7 @@ from neural_em.model.fast import accelerate
 from neural_em.storage.pretrained import Card, models
 
 FEW = {"flying-shapes": 40, "static-shapes": 200, "flying-mnist": 60, "coloured-shapes": 40, "sprites": 12}
-MANY = {"flying-shapes": 400, "static-shapes": 6000, "flying-mnist": 3000, "coloured-shapes": 600, "sprites": 200}
+MANY = {"flying-shapes": 300, "static-shapes": 6000, "flying-mnist": 1500, "coloured-shapes": 400, "sprites": 100}
 MNIST = Path(__file__).parent / "mnist"
 UNSEEN = 20261115  # a seed of data that no training used
 
