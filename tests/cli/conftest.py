@@ -20,6 +20,7 @@ from neural_em.data import DataConfig
 from neural_em.experiments import Experiment
 from neural_em.model import ModelConfig, NoiseConfig
 from neural_em.training import TrainingConfig
+from tests.known import known_model
 from tests.processes import ENVIRONMENT, SAFETY
 
 TINY = [
@@ -146,3 +147,10 @@ def _write(path: Path, image: np.ndarray, objects: np.ndarray, groups: str, fram
             if groups == "random":
                 labels = rng.integers(1, 3, shape) * image
                 file[f"{split}/groups"] = labels[..., None].astype(np.float32)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    """A model that knows the two bars, outside of the folder that commands run in."""
+    neural_em.save(known_model(), tmp_path / "known.safetensors", notes={"components": 2})
+    return "known.safetensors"

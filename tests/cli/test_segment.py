@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import html
-import io
 import json
 import subprocess
 import sys
@@ -21,13 +20,6 @@ from neural_em.data import DataConfig
 from neural_em.data.images import read_labels
 from neural_em.experiments import Experiment
 from tests.known import BARS, GROUPS, known_model
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> str:
-    """A model that knows the two bars, outside of the folder that commands run in."""
-    neural_em.save(known_model(), tmp_path / "known.safetensors", notes={"components": 2})
-    return "known.safetensors"
 
 
 def inputs(folder: Path) -> dict[str, Path]:
@@ -89,62 +81,6 @@ def test_a_clip_without_options(run_nem, tmp_path: Path) -> None:  # type: ignor
     ended = run_nem("segment", "other/clip.npy")
     assert ended.status != 0
     assert "segmented-clip was not made from other/clip.npy: name a folder with --out" in ended.errors
-
-
-def test_objects_that_touch_are_followed(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
-    """Two grey discs fly past each other: two objects; without following, the model's components."""
-    rows, columns = np.mgrid[:48, :48]
-    clip = [((rows - row) ** 2 + (columns - column) ** 2 < 36) * 0.6
-            for t in range(24) for row, column in ((19, 8 + 1.4 * t), (29, 40 - 1.4 * t))]  # fmt: skip
-    np.save(tmp_path / "clip.npy", np.maximum(clip[::2], clip[1::2]))
-    summaries = {}
-    for name, options in {"followed": [], "raw": ["--raw"]}.items():
-        ended = run_nem("segment", "clip.npy", "--model", weights, "--out", name, *options)
-        assert ended.status == 0, ended.errors
-        assert "background: flat: objects move on one colour, black (#000000)\n" in ended.out
-        assert ("2 objects followed through the clip" in ended.out) == (name == "followed")
-        summaries[name] = json.loads((tmp_path / name / "segmentation.json").read_text())
-        page = (tmp_path / name / "index.html").read_text()
-        assert ("colours of their own" in page) == (name == "followed")
-        assert summaries[name]["ground"] == "flat: objects move on one colour, black (#000000)"
-    found = summaries["followed"]["followed"]["objects"]
-    assert [(each["label"], each["frames"]) for each in found] == [(1, 24), (2, 24)]
-    assert summaries["followed"]["objects"]["tracks"] == 2
-    assert "followed" not in summaries["raw"]
-    assert (summaries["followed"]["starts"], summaries["raw"]["starts"]) == (2, 8)
-
-
-def test_white_discs_as_small_as_the_model_sees_them(run_nem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """The shipped model of shapes does not know them; on one colour they are followed all the same."""
-    rows, columns = np.mgrid[:28, :28]
-    masks = np.zeros((40, 28, 28), np.uint8)
-    for t in range(40):
-        for number, (row, column, radius) in enumerate(
-            [(7, 4 + t / 2, 3.5), (12, 24 - t / 2, 3.9), (24 - t / 10, 5 + t / 2.2, 3)], start=1
-        ):
-            masks[t, (rows - row) ** 2 + (columns - column) ** 2 < radius**2] = number
-    np.save(tmp_path / "clip.npy", np.where(masks > 0, 255, 0).astype(np.uint8))
-    np.save(tmp_path / "masks.npy", masks)
-    ended = run_nem("segment", "clip.npy", "--masks", "masks.npy")
-    assert ended.status == 0, ended.errors
-    assert "model: flying-shapes" in ended.out
-    assert "3 objects followed through the clip" in ended.out
-    summary = json.loads((tmp_path / "segmented-clip" / "segmentation.json").read_text())
-    assert summary["scores"]["mean_over_frames"]["ami_max"] > 0.85
-
-
-def test_a_ghost_is_said_with_what_helps(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
-    """A square stands on a slope of grey for most of the clip and leaves."""
-    scene = np.tile(np.linspace(100, 200, 48).astype(np.uint8), (30, 48, 1))
-    for t in range(30):
-        scene[t, 36:42, t : t + 6] = 20
-        column = 8 if t < 20 else 8 + 4 * (t - 20)
-        scene[t, 8:22, column : column + 14] = 10
-    np.save(tmp_path / "clip.npy", scene)
-    ended = run_nem("segment", "clip.npy", "--model", weights, "--out", "out")
-    assert ended.status == 0, ended.errors
-    (said,) = [line for line in ended.errors.splitlines() if "ghost" in line]
-    assert said.endswith("use --background flat, a picture of the empty scene or a longer clip")
 
 
 def test_masks_inside_the_folder_of_frames(run_nem, tmp_path: Path, weights: str) -> None:  # type: ignore[no-untyped-def]
@@ -283,39 +219,6 @@ def test_it_says_when_it_sees_nothing_and_ends_well(run_nem, tmp_path: Path, wei
     ended = run_nem("segment", "dark.npy", "--model", weights, "--out", "out")
     assert ended.status == 0
     assert "nem: frames are 0 % white: use --invert or --threshold\n" in ended.errors
-
-
-def pipe(tmp_path: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "neural_em", "segment", "-", "--device", "cpu", *arguments]
-    return subprocess.run(command, input=data, cwd=tmp_path, capture_output=True, check=False)
-
-
-def test_frames_from_standard_input(tmp_path: Path, weights: str) -> None:
-    raw = np.stack([np.kron(BARS, np.full((2, 2), 255)).astype(np.uint8)] * 5).tobytes()
-    done = pipe(tmp_path, raw, "--size", "12x12", "--model", weights)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(line["frame"], line["count"]) for line in lines] == [(t, 2) for t in range(5)]
-    assert sorted(each["box"] for each in lines[0]["objects"]) == [[0, 0, 12, 4], [0, 8, 12, 4]]
-    done = pipe(tmp_path, raw, "--size", "12x12", "--model", weights, "--labels", "npy")
-    held = io.BytesIO(done.stdout)
-    for _ in range(5):
-        assert np.array_equal(np.load(held) > 0, np.kron(BARS, np.ones((2, 2))) > 0)
-    assert held.read() == b""
-    done = pipe(tmp_path, b"no frames", "--model", weights)
-    assert done.returncode == 2
-    assert done.stderr.decode().splitlines()[-1].startswith("nem: standard input: expected JPEG pictures")
-
-
-def test_pictures_from_standard_input_into_a_folder(tmp_path: Path, weights: str) -> None:
-    held = io.BytesIO()
-    for _ in range(3):
-        Image.fromarray(np.kron(BARS, np.full((8, 8), 255)).astype(np.uint8)).save(held, "jpeg")
-    done = pipe(tmp_path, held.getvalue(), "--model", weights, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "out" / "labels").iterdir())) == 3
-    done = pipe(tmp_path, held.getvalue(), "--model", weights, "--labels", "png")
-    assert done.stdout.count(b"\x89PNG") == 3
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
