@@ -194,25 +194,24 @@ def test_objects_are_followed_unless_the_user_says_no(tmp_path: Path) -> None:
 
 def test_what_falls_into_three_is_three() -> None:
     """A plate as one object; once it has been in three parts for some frames, each is an object of its own."""
+    assert _labels_after([[(10, 40)]] * 3 + [[(10, 26), (28, 33), (35, 40)]] * 5) == 3
+
+
+def test_three_parts_for_two_frames_are_still_one_object() -> None:
+    """However many parts there are, only frames count."""
+    assert _labels_after([[(10, 40)]] * 3 + [[(10, 20), (21, 30), (31, 40)]] * 2) == 1
+
+
+def _labels_after(frames: list[list[tuple[int, int]]]) -> int:
+    """How many labels a plate has at last whose parts, first and last column, are these in each frame."""
     follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)
-    for parts in [[(10, 40)]] * 3 + [[(10, 26), (28, 33), (35, 40)]] * 5:
+    for parts in frames:
         there = np.zeros((SIDE, SIDE), bool)
         for first, last in parts:
             there[10:40, first:last] = True
         labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
         assert (labels > 0).tolist() == there.tolist()
-    assert len({int(labels[20, first]) for first, _ in parts}) == 3
-
-
-def test_three_parts_for_two_frames_are_still_one_object() -> None:
-    """However many parts there are, only frames count."""
-    follower, gamma = Follower(), np.full((2, SIDE, SIDE), 0.5, np.float32)
-    for parts in [[(10, 40)]] * 3 + [[(10, 20), (21, 30), (31, 40)]] * 2:
-        there = np.zeros((SIDE, SIDE), bool)
-        for first, last in parts:
-            there[10:40, first:last] = True
-        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
-    assert len(np.unique(labels[there])) == 1
+    return len(np.unique(labels[there]))
 
 
 def test_a_part_and_something_new_in_the_same_frame() -> None:
