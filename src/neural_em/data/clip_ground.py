@@ -31,6 +31,7 @@ _FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
 # of a ground of one colour: the share of frames in which a pixel shows it, and of all pixels that show it, at least
 _OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
+CLEAR = "none: the frames are black and white already"  # what `choose` says of them
 _SHAPE = 0.01  # that a picture of the empty scene may be wider or higher than the clip
 _HUES = ("red", "orange", "yellow", "green", "green", "green", "cyan", "blue", "blue", "purple", "pink", "pink")
 _SHADE = (0.4, 1.6)  # how bright a shadow leaves the ground, at least; how bright it is without, at most
@@ -223,7 +224,7 @@ def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
     if moves and share >= _FLAT and _changed(even, samples) <= _MOVING and not _camera_moves(samples, even):
         return even, f"flat: objects move on one colour, {colour_of(even)}"
     if clear:
-        return None, "none: the frames are black and white already"
+        return None, CLEAR
     if changed > _MOVING or _camera_moves(samples):
         return None, "none: the camera moves, so the clip does not tell its ground"
     if changed < _STILL:

@@ -174,7 +174,7 @@ def open_source(path: str | os.PathLike[str], leave_out: str | os.PathLike[str] 
     """
     clips = open_clips(path, None if leave_out is None else existing(leave_out))
     if len(clips) != 1:
-        hint = ", which (T,H,W,3) would not be" if Path(path).suffix.lower() in arrays.SUFFIXES else ""
+        hint = "; one clip in colour is (T,H,W,3)" if Path(path).suffix.lower() in arrays.SUFFIXES else ""
         refuse(os.fspath(path), f"one clip: {_ACCEPTED}", f"{len(clips)} clips{hint}")
     return clips[0]
 

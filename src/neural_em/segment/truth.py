@@ -9,6 +9,7 @@ import torch
 from scipy import ndimage
 
 from neural_em.data import load_split
+from neural_em.data.clip_ground import CLEAR
 from neural_em.errors import NeuralEMError
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
@@ -122,7 +123,7 @@ class Watch:
         tries = [f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})"]
         if self._segmentation.model.config.prior == 0:
             tries.append(f"try --model {OBJECTS}")
-        if "black and white" in self._segmentation.choice:
+        if self._segmentation.choice == CLEAR:
             tries.append("try --background flat")
         elif self._segmentation.choice == "none":  # as asked
             tries.append("try --background median")
