@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from neural_em import adjusted_mutual_info
+from neural_em.evaluation.contingency import tables
 from neural_em.evaluation.evaluate import start_keys
-from neural_em.evaluation.metrics import tables
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.model.inference import infer, next_groups
 from neural_em.runs.find import TrainedRun, find_runs

@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from neural_em.evaluation.metrics import tables
+from neural_em.evaluation.contingency import tables
 
 _SUMS = 1 << 22  # numbers of the search held at a time
 _MOST = 6  # up to so many objects and components all matchings are tried at once; above, image by image

@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from neural_em.evaluation import MeanDeviation
-from neural_em.model import build
-from neural_em.report.tables import MISSING, deviation, markdown_table, over_runs, short_commit, span
-from neural_em.reproduce.paper import BEYOND, COMPARED, COMPARISONS, DIGITS, ERRORS, NUMBERS, STATIC, TABLE, Number
+from neural_em.report.tables import MISSING, deviation, markdown_table, short_commit, span
+from neural_em.reproduce import tagger_table
+from neural_em.reproduce.paper import BEYOND, COMPARISONS, DIGITS, ERRORS, NUMBERS, STATIC, TABLE, Number
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
-from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of
+from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, mean_of
 from neural_em.training.state import EPOCHS
 from neural_em.training.stop import INTERRUPTED, OUT_OF_TIME
 
@@ -39,18 +37,6 @@ _ABOUT = {
     BEYOND: "Presets of our own, static-shapes-plus, flying-shapes-plus and flying-mnist-plus, on the same data and in "
     "the same tests, beside the paper's numbers for them.",
 }
-_ITERATIONS = 5
-_NOISY, _CLEAN = ("test", "standing"), ("clean", "standing, clean")  # of images, and of what was trained on sequences
-_QUOTED = "The paper also quotes Tagger, another model: 0.79 ± 0.034, and 0.97 ± 0.009 with layer norm."
-_TAGGER = f"""{_QUOTED}
-
-AMI (max) of the test images after each of Tagger's first five iterations, of which it is trained with three, and after
-the last step. Its own paper has images of 20 x 20 pixels and scores them without noise; the paper reproduced here has
-28 x 28 and noise. Layer norm in each place of batch norm is our reading: that variant was never released. With batch
-norm an image's score depends on the others in its batch of 100. The models of flying shapes were trained on moving
-shapes and see standing ones here."""
-_TAGGER_HEADER = ("model", "pixels", "noise at test", *map(str, range(1, _ITERATIONS + 1)), "last step", "runs",
-                  "weights", "training of a run")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,7 +100,7 @@ def render(
     for section, about in _ABOUT.items():
         rows = [cell for cell in cells if cell.paper.section == section]
         parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
-    parts += [_tagger(records), figures(dict(sorted((pictures or {}).items()))), runs_table(records)]
+    parts += [tagger_table.section(records), figures(dict(sorted((pictures or {}).items()))), runs_table(records)]
     return joined([*parts, problems(records), _missing(cells), "" if quick else commands(records, runs)])
 
 
@@ -159,39 +145,6 @@ def _lengths(cell: Cell) -> str:
     for run in cell.runs:
         ends.setdefault(run["stopped"] or "not finished", []).append(_epochs(run["epochs"], run["stage_epochs"]))
     return "; ".join(f"{', '.join(epochs)} ({reason})" for reason, epochs in ends.items()) or MISSING
-
-
-def _tagger(records: Mapping[str, TrainingRecord]) -> str:
-    """What was run of the comparison, as a table; a line where Tagger was not."""
-    if not any(name.startswith("tagger") for name in records):
-        return f"{_QUOTED} `nem reproduce tagger` has not been run.\n"
-    rows, missing = [], []
-    for pixels in (20, 28):
-        for noise in (False, True):
-            for name, about, ending in COMPARED:
-                if (ending == "-20") is (pixels == 20):
-                    training = f"{name}{ending}"
-                    scores = _tagger_scores(training, noise, records)
-                    rows += [[about, f"{pixels} x {pixels}", "yes" if noise else "no", *scores]] if scores else []
-                    missing += [] if scores else [f"{training}{'' if noise else ' without noise'}"]
-    text = f"## Tagger\n\n{_TAGGER}\n\n{markdown_table(_TAGGER_HEADER, rows)}"
-    return f"{text}\nNot run: {', '.join(missing)}.\n" if missing else text
-
-
-def _tagger_scores(training: str, noise: bool, records: Mapping[str, TrainingRecord]) -> list[str]:
-    """The numbers of one line of the table; none where nothing was scored for it."""
-    evaluation = (_NOISY if noise else _CLEAN)[training.startswith("flying")]
-    found = evaluated(records, training, evaluation)
-    if not found:
-        return []
-    shown = found if training.startswith("tagger") else []
-    curves = [scores.curves["ami_max"].mean for scores in shown if "ami_max" in scores.curves]
-    steps = [over_runs(curve[i] for curve in curves if i < len(curve)) for i in range(_ITERATIONS)]
-    last = over_runs(mean_of(scores.last_step, "ami_max") for scores in found)
-    seconds = [run.seconds for run in records[training].runs.values() if evaluation in run.evaluations]
-    with torch.device("meta"):
-        weights = sum(each.numel() for each in build(TRAININGS[training].experiment().model).parameters())
-    return [*steps, last, str(len(found)), f"{weights:,}", span(MeanDeviation.of(seconds).mean)]
 
 
 def runs_table(records: Mapping[str, TrainingRecord]) -> str:
