@@ -9,10 +9,11 @@ import pytest
 
 from neural_em.errors import NeuralEMError
 from neural_em.report.animation import animation_frames
+from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import palette
 from neural_em.report.figures import sequence_figure
 from neural_em.report.page import RunReport, render_page
-from neural_em.report.panels import SequenceReport, attention_rgb, table_rgb
+from neural_em.report.panels import SequenceReport
 
 SIDE, FACTOR = 40, 5
 

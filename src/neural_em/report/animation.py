@@ -9,9 +9,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
+from neural_em.report.attention import attention_rgb
 from neural_em.report.colours import BLACK, WHITE, Pixels, palette
 from neural_em.report.movie import KINDS, Gif, Movie, Mp4, colour_table
-from neural_em.report.panels import SequenceReport, attention_rgb, framed, magnification_for, magnify
+from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify
 
 TARGET = 140  # screen pixels of a panel's longer side, unless a magnification is given
 GAP = 10

@@ -14,8 +14,9 @@ from matplotlib.textpath import TextPath
 
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
+from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, as_components, colour_groups, palette
-from neural_em.report.panels import SequenceReport, attention_rgb, framed, magnification_for, magnify, table_rgb, to_rgb
+from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 
 DPI = 200
 FORMATS = ("png", "pdf")

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from PIL import Image
 
+from neural_em.report.attention import attention_rgb, table_rgb
 from neural_em.report.colours import Pixels, distinct, palette
-from neural_em.report.panels import SequenceReport, attention_rgb, magnification_for, sprite, table_rgb
+from neural_em.report.panels import SequenceReport, magnification_for, sprite
 
 DELAY = 200  # milliseconds of a step while playing
 ATTENTION = 192  # pixels of the longer side of pictures with lines, which cannot be drawn pixel by pixel
