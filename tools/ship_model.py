@@ -32,7 +32,9 @@ def main() -> None:
     last = max(options.run.glob("stage-*"), default=options.run)  # of a run in stages, where the weights are from
     start = json.loads((last / "environment.json").read_text())["starts"][0]
     summary = json.loads((options.run / "summary.json").read_text())
-    made = evaluation["settings"]["made"]
+    settings = evaluation["settings"]
+    if settings.get("rollout"):  # its frames come after those that the scores are of
+        settings["data"]["frames"] -= settings["rollout"]
     words = start["command"][1:]
     if "--run" in words:  # where it was written does not matter
         del words[words.index("--run") : words.index("--run") + 2]
@@ -40,7 +42,7 @@ def main() -> None:
         "about": options.about,
         "command": options.command or " ".join(["nem", *words]),
         "components": experiment.training.components,
-        "data": evaluation["settings"]["data"],
+        "data": settings["data"],
         "scores": {
             "ami_last": evaluation["last_step"]["ami_max"]["mean"],
             "ami_mean": evaluation["mean_over_steps"]["ami_max"]["mean"],
@@ -52,7 +54,7 @@ def main() -> None:
         "stopped": summary["stopped"],
         "trained": {key: start[key] for key in ("time", "commit", "device", "precision") if key in start}
         | {"packages": start["packages"]},
-        "evaluated": made,
+        "evaluated": settings["made"],
     }
     FOLDER.mkdir(exist_ok=True)
     target = FOLDER / f"{options.name}.safetensors"

@@ -90,6 +90,17 @@ TINY = [
 ]  # fmt: skip
 
 
+def test_the_shipped_model_predicts_better_than_that_nothing_moves(run_nem: Run) -> None:
+    ended = run_nem("evaluate", "bouncing-balls", "--rollout", 10, "--size", 3, "--device", "cpu", "--out", "scores")
+    assert ended.status == 0, ended.errors
+    assert "bouncing-balls: 3 sequences, 30 steps, 5 components" in ended.out
+    result = json.loads(Path("scores/test-rollout10-size3.json").read_text())
+    errors, repeated = (result["rollout"][name]["mean"] for name in ("upper_bound", "repeated"))
+    assert len(errors) == 10
+    assert all(error < nothing for error, nothing in zip(errors, repeated, strict=True))
+    assert result["last_step"]["ari"]["mean"] > 0.5  # 0.93 on many; by chance 0
+
+
 def test_the_attention_is_drawn(run_nem: Run) -> None:
     assert run_nem(*TINY, "--run", "balls").status == 0
     drawn = run_nem("figure", "balls", "--kind", "attention", "--pick", 1, "--device", "cpu")
