@@ -59,6 +59,7 @@ def segment(
     frames are read from standard input, JPEG pictures or raw ones of a --size; without --out their labels are written
     as they come.
     """
+    from neural_em.report.live import write_live
     from neural_em.report.movie import check_movie
     from neural_em.report.segmentation import check_out
     from neural_em.runs.find import find_runs
@@ -86,7 +87,8 @@ def segment(
     live = out is None
     frames = frames_of(clip, network, config, masks, live)
     if live:
-        _stream(frames, labels)
+        typer.echo(f"background: {frames.choice}", err=True)
+        write_live(sys.stdout.buffer, frames, labels)
         return
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
@@ -129,13 +131,6 @@ def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, mo
     for warning in watch.warnings(about["source"]):
         typer.echo(f"nem: {printable(warning)}", err=True)
     typer.echo(f"look at: {written.path / written.files['page']}")
-
-
-def _stream(frames: Any, labels: str) -> None:
-    from neural_em.report.live import write_live
-
-    typer.echo(f"background: {frames.choice}", err=True)
-    write_live(sys.stdout.buffer, frames, labels)
 
 
 def _clip(source: Path, size: str | None, masks: Path | None) -> Any:
