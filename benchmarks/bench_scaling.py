@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.scaling_plot import fitted_power, scaling_plot
 from benchmarks.timing import timed
 from neural_em.data import DataConfig, load_split
 from neural_em.model import NeuralEM, preset
 from neural_em.report.figures import save_figure
-from neural_em.report.plots import fitted_power, scaling_plot
 from neural_em.training import TrainingConfig
 from neural_em.training import device as devices
 from neural_em.training.step import TrainingStep
@@ -41,9 +41,9 @@ def main() -> dict[str, Any]:
                 memories[name] = ([row[name] for row in rows], [row["MiB"] for row in rows])
                 result["slopes"][f"{name}, memory"] = fitted_power(*memories[name])[0]
     Path("build").mkdir(exist_ok=True)
-    save_figure(scaling_plot(times, "size", "ms a step"), Path("build/scaling.png"))
+    save_figure(scaling_plot(times, "ms a step"), Path("build/scaling.png"))
     if memories:
-        save_figure(scaling_plot(memories, "size", "MiB"), Path("build/scaling-memory.png"))
+        save_figure(scaling_plot(memories, "MiB"), Path("build/scaling-memory.png"))
     return result
 
 

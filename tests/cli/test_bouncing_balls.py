@@ -110,7 +110,7 @@ def test_the_attention_is_drawn(run_nem: Run) -> None:
                      "--out", "balls.gif")  # fmt: skip
     assert rolled.status == 0, rolled.errors
     with Image.open("balls.gif") as animation:
-        assert getattr(animation, "n_frames", 1) == 3 + 2
+        assert getattr(animation, "n_frames", 1) == 4 + 2
     assert run_nem("report", "balls", "--device", "cpu").status == 0
     assert Path("report.html").read_text(encoding="utf-8").count('aria-label="attention"') == 3  # best, typical, worst
     # what is drawn is the attention of the state that each step has read: all zero at first
@@ -120,7 +120,7 @@ def test_the_attention_is_drawn(run_nem: Run) -> None:
     with torch.no_grad():
         first = model.m_step.attention(torch.zeros(1, 3, 8))[0].numpy()
     assert shown.attention is not None
-    assert shown.attention.shape == (3, 3, 3)
+    assert shown.attention.shape == (4, 3, 3)
     np.testing.assert_allclose(shown.attention[0], first, atol=1e-6)
     assert np.abs(shown.attention[1] - first).max() > 1e-5
 

@@ -43,6 +43,23 @@ def test_a_perfect_segmentation_scores_one(run_nem: Run, hand_made: Run, frames:
     assert "AMI (max)             1.000" in ended.out
 
 
+@pytest.mark.parametrize(("frames", "steps"), [(1, 3), (6, 5)])
+def test_a_run_and_its_weight_file_are_scored_on_the_same_steps(
+    run_nem: Run, hand_made: Run, frames: int, steps: int
+) -> None:
+    """One a frame but the first, of images the model's own 3, however many steps training took."""
+    run = hand_made(frames=frames)
+    edit(run.folder / "config.yaml", lambda values: values["training"].update(steps=2))
+    alone = run.weights.rename(run.folder.parent / "alone.safetensors")
+    (run.folder / "best.safetensors").write_bytes(alone.read_bytes())
+    for model in (run.folder, alone):
+        ended = run_nem("evaluate", model, "--data", run.data, "--out", "scores", "--device", "cpu")
+        assert ended.status == 0, ended.errors
+        (found,) = Path("scores").glob("*.json")
+        assert read(found)["steps"] == steps
+        found.unlink()
+
+
 def test_a_random_segmentation_scores_zero_within_error(run_nem: Run, hand_made: Run) -> None:
     run = hand_made(groups="random", count=400)
     assert run_nem("evaluate", run.folder, "--device", "cpu").status == 0

@@ -122,8 +122,21 @@ def test_a_picture_of_the_empty_scene(tmp_path: Path) -> None:
     assert np.array_equal(only.labels > 0, np.kron(BARS, np.ones((2, 2))) > 0)
     Image.fromarray(wall.repeat(3, axis=0).repeat(3, axis=1)).save(tmp_path / "wall.png")
     found = segment(tmp_path / "frame.png", known_model(), config)
-    assert found.choice.endswith("wall.png, resized from 36 x 36 to 12 x 12 pixels")
+    assert found.choice.endswith("wall.png, resized from 36 x 36 pixels")
     assert np.array_equal(next(found).labels > 0, np.kron(BARS, np.ones((2, 2))) > 0)
+
+
+def test_a_picture_of_another_size_is_resized_once(tmp_path: Path) -> None:
+    """Straight to the size that the clip is looked at; where frames are only cut out, to the clip's size."""
+    noise = np.random.default_rng(0).integers(0, 256, (52, 52), np.uint8)
+    path = tmp_path / "wall.png"
+    Image.fromarray(noise).save(path)
+    for fit, side, cut in (("resize", 12, 0), ("crop-resize", 12, 0), ("crop", 13, 3)):
+        look = ground.looked_at(Fitting(6, 6, "grey", fit), False, (13, 13))
+        learned, _ = ground.from_file(str(path), look, (13, 13))
+        wanted = np.asarray(Image.fromarray(noise).resize((side, side), Image.Resampling.BILINEAR)) / 255
+        wanted = wanted[cut : cut + 6, cut : cut + 6] if cut else wanted
+        assert np.allclose(learned.picture[0], wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(("frames", "ghost"), [(range(45), True), (range(20, 60), True), (range(45, 60), False)])

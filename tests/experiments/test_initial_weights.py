@@ -26,9 +26,13 @@ def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:
         log = (tmp_path / "seeds" / f"seed-{seed}" / "log.txt").read_text()
         assert f"starts from the weights of {tmp_path}/first (sha256 {digest[:16]})" in log
         assert "which were trained with inter_weight 1.0 (here 0.5)" in log
+        rate = "begins at a learning rate of 1e-30, with a new Adam; for a gentler start --set training.learning_rate="
+        assert log.count(f"{rate}1e-31\n") == 1
     staged = build("flying-shapes", [*still, "stages=[[], []]"], weights=tmp_path / "first" / "best.safetensors")
     train(staged, tmp_path / "staged", device="cpu", quiet=True)
     assert same(best_weights(tmp_path / "staged"), best_weights(tmp_path / "first"))
+    logs = [(tmp_path / name / "log.txt").read_text() for name in ("staged/stage-1", "staged/stage-2", "first")]
+    assert ["learning rate" in log for log in logs] == [True, False, False]
 
 
 def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neural_em.errors import NeuralEMError
 from neural_em.report.figures import save_figure
-from neural_em.report.plots import StepCurve, bce_figure, fitted_power, learning_curves, scaling_plot, score_curve
+from neural_em.report.plots import StepCurve, bce_figure, learning_curves, score_curve
 
 ROWS = [
     {"epoch": e, "train_loss": 9 / e, "validation_loss": 10 / e, "validation_ami_last": 1 - 1 / e} for e in range(1, 6)
@@ -29,7 +28,6 @@ FIGURES = {
     "bce": lambda: bce_figure(ERRORS),
     "learning": lambda: learning_curves({"seed 1": ROWS, "seed 2": ROWS[:2]}),
     "nothing logged": lambda: learning_curves({"run": []}),
-    "scaling": lambda: scaling_plot({"eager": ([1, 2, 4], [1.0, 2.0, 4.0])}, "batch size", "seconds"),
 }
 
 
@@ -74,25 +72,3 @@ def test_learning_curves_have_a_line_for_every_column_of_every_run():
     assert [len(line.get_xdata()) for line in score.get_lines()] == [5, 2]
     labels = [text.get_text() for text in loss.get_legend().get_texts()]
     assert labels == ["train loss", "validation loss", "seed 1", "seed 2"]
-
-
-def test_the_fitted_power_is_that_of_an_exact_law():
-    sizes = np.array([3.0, 10.0, 50.0])
-    assert fitted_power(sizes, 0.2 * sizes**1.7) == (pytest.approx(1.7), pytest.approx(0.2))
-    grows = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    assert fitted_power(grows, np.maximum(grows, 4)) == (pytest.approx(1), pytest.approx(1))  # its last factor of four
-    (axes,) = scaling_plot({"cubic": (sizes, sizes**3)}).axes
-    assert "3.00" in axes.get_legend().get_texts()[0].get_text()
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: scaling_plot({"a": ([1, 2], [1])}), "a: expected as many sizes as costs"),
-        (lambda: scaling_plot({"a": ([1, 2], [1, 0])}), "a: expected positive finite"),
-    ],
-)
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(NeuralEMError, match=message):
-        call()

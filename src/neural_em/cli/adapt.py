@@ -7,19 +7,18 @@ from typing import Annotated
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import option
 
 
 def adapt(
     clip: Annotated[Path, typer.Argument(metavar="CLIP", hidden=True)],
     weights: Annotated[
-        str, typer.Option("--from", metavar="MODEL", help="Start from a shipped model, a run folder or a weight file.")
+        str, option("Start from a shipped model, a run folder or a weight file.", None, "--from", "MODEL")
     ] = "flying-shapes",
     components: options.Components = None,
     masks: options.Masks = None,
-    minutes: Annotated[float, typer.Option(help="Time that training may take, about.")] = 8,
-    run: Annotated[
-        Path | None, typer.Option("--run", help="Run folder.", show_default="runs/adapt- and the clip's name")
-    ] = None,
+    minutes: Annotated[float, option("Time that training may take, about.")] = 8,
+    run: Annotated[Path | None, option("Run folder.", "runs/adapt- and the clip's name")] = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
 ) -> None:

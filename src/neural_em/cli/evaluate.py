@@ -15,7 +15,7 @@ def evaluate(
     objects: options.Objects = None,
     components: options.Components = None,
     steps: Annotated[
-        int | None, option("EM steps; generated sequences get as many frames as they need.", "as trained")
+        int | None, option("EM steps; generated sequences get as many frames as they need.", options.STEPS)
     ] = None,
     rollout: options.Rollout = 0,
     split: options.Split = None,

@@ -8,64 +8,47 @@ from typing import Annotated, Any, cast
 import typer
 
 from neural_em.cli import options
+from neural_em.cli.options import flag, option
 from neural_em.errors import NeuralEMError, printable, refuse
 
 
 def segment(
     source: Annotated[Path, typer.Argument(metavar="INPUT", hidden=True)],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write.", show_default="segmented- and the clip's name")
-    ] = None,
+    out: Annotated[Path | None, option("Folder to write.", "segmented- and the clip's name")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="A shipped model's name, a run folder or a weight file.", show_default="by the clip's look"),
+        str | None, option("A shipped model's name, a run folder or a weight file.", "by the clip's look")
     ] = None,
     components: Annotated[
-        str | None,
-        typer.Option(help="Number of components, K; auto: as many as there are objects.", show_default="as trained"),
+        str | None, option("Number of components, K; auto: as many as there are objects.", "as trained")
     ] = None,
-    masks: Annotated[Path | None, typer.Option(help="True groups, for scores: label images or an array.")] = None,
+    masks: Annotated[Path | None, option("True groups, for scores: label images or an array.")] = None,
     background: Annotated[
-        str, typer.Option(help="Ground to take away: auto, none, median, flat, or a picture of the empty scene.")
+        str, option("Ground to take away: auto, none, median, flat, or a picture of the empty scene.")
     ] = "auto",
     raw: Annotated[
-        bool, typer.Option("--raw", help="Label the model's components; do not follow objects before the ground.")
+        bool, flag("--raw", "Label the model's components; do not follow objects before the ground.")
     ] = False,
-    every: Annotated[int, typer.Option(help="Look at every Nth frame only.")] = 1,
-    steps: Annotated[int | None, typer.Option(help="EM steps on the first frame.", show_default="the model's")] = None,
+    every: Annotated[int, option("Look at every Nth frame only.")] = 1,
+    steps: Annotated[int | None, option("EM steps on the first frame.", "the model's")] = None,
     starts: Annotated[
         int | None,
-        typer.Option(
-            help="Random starts, run through the first frames; the best one is kept.",
-            show_default="8, or 2 where objects are followed",
+        option(
+            "Random starts, run through the first frames; the best one is kept.", "8, or 2 where objects are followed"
         ),
     ] = None,
     separate: Annotated[
-        bool, typer.Option("--separate", help="Treat every frame as an image of its own: all steps of all starts.")
+        bool, flag("--separate", "Treat every frame as an image of its own: all steps of all starts.")
     ] = False,
     fit: Annotated[
-        str | None,
-        typer.Option(
-            help="How to fit frames: resize, crop, crop-resize or none.", show_default="as trained, or resize"
-        ),
+        str | None, option("How to fit frames: resize, crop, crop-resize or none.", "as trained, or resize")
     ] = None,
-    channels: Annotated[
-        str | None, typer.Option(help="Read frames as grey, binary or colour.", show_default="the model's")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Binary frames are 1 above this value.", show_default="as trained, or 0.5")
-    ] = None,
-    invert: Annotated[
-        bool, typer.Option("--invert", help="Invert the frames, for objects darker than their background.")
-    ] = False,
-    movie: Annotated[str, typer.Option(help="Overlay video: mp4, gif or auto (MP4 if it can be written).")] = "auto",
-    fps: Annotated[
-        float | None, typer.Option(help="Frames per second of the video.", show_default="the input's, else 10")
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="Of raw frames from standard input: HxW, or HxWx3 for colour.")
-    ] = None,
-    labels: Annotated[str, typer.Option(help="Without --out, to standard output: json, png or npy.")] = "json",
+    channels: Annotated[str | None, option("Read frames as grey, binary or colour.", "the model's")] = None,
+    threshold: Annotated[float | None, option("Binary frames are 1 above this value.", "as trained, or 0.5")] = None,
+    invert: Annotated[bool, flag("--invert", "Invert the frames, for objects darker than their background.")] = False,
+    movie: Annotated[str, option("Overlay video: mp4, gif or auto (MP4 if it can be written).")] = "auto",
+    fps: Annotated[float | None, option("Frames per second of the video.", "the input's, else 10")] = None,
+    size: Annotated[str | None, option("Of raw frames from standard input: HxW, or HxWx3 for colour.")] = None,
+    labels: Annotated[str, option("Without --out, to standard output: json, png or npy.")] = "json",
     seed: options.Seed = 0,
     device: options.Device = "auto",
 ) -> None:
@@ -76,6 +59,7 @@ def segment(
     frames are read from standard input, JPEG pictures or raw ones of a --size; without --out their labels are written
     as they come.
     """
+    from neural_em.report.live import write_live
     from neural_em.report.movie import check_movie
     from neural_em.report.segmentation import check_out
     from neural_em.runs.find import find_runs
@@ -103,7 +87,8 @@ def segment(
     live = out is None
     frames = frames_of(clip, network, config, masks, live)
     if live:
-        _stream(frames, labels)
+        typer.echo(f"background: {frames.choice}", err=True)
+        write_live(sys.stdout.buffer, frames, labels)
         return
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
@@ -146,13 +131,6 @@ def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, mo
     for warning in watch.warnings(about["source"]):
         typer.echo(f"nem: {printable(warning)}", err=True)
     typer.echo(f"look at: {written.path / written.files['page']}")
-
-
-def _stream(frames: Any, labels: str) -> None:
-    from neural_em.report.live import write_live
-
-    typer.echo(f"background: {frames.choice}", err=True)
-    write_live(sys.stdout.buffer, frames, labels)
 
 
 def _clip(source: Path, size: str | None, masks: Path | None) -> Any:

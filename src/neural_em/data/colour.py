@@ -8,7 +8,7 @@ part of a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -20,11 +20,10 @@ from neural_em.data import grounds
 from neural_em.data.config import Split
 from neural_em.data.generated import DrawnConfig, DrawnScenes, Painted, lots, select
 from neural_em.data.motion import UNIT, directions
-from neural_em.data.silhouettes import Pictures
+from neural_em.data.silhouettes import Pictures, looked_up
 from neural_em.errors import refuse
 from neural_em.fields import Check, choice, number
 
-ONE = 4096  # stands for one cell of a picture a pixel
 _SCENE = 0xC0104  # keeps these numbers apart from every other use of a seed
 _ATTEMPTS = 200  # at whole scenes, before the frame is called too small
 _COLOURS = 256  # stream of the first object's colour
@@ -157,12 +156,10 @@ class ColourScenes(DrawnScenes[Objects]):
         (T, _, H, W), N = self.shape, len(objects.key)
         groups = torch.zeros(N, T * H * W, dtype=torch.uint8, device=self.device)
         shade = None if self.config.plain else torch.zeros_like(groups)
-        for k in range(objects.picture.shape[1]):
-            pixel, cell = self._patch(objects, k, T)
-            inside = self._inside(objects, k, cell)
-            _overlay(groups, pixel, inside, k + 1)
+        for group, pixel, cell, inside in self._layers(objects, T):
+            _overlay(groups, pixel, inside, group)
             if shade is not None:
-                _overlay(shade, pixel, inside, _looked_up(self._surfaces, objects.surface[:, k], cell))
+                _overlay(shade, pixel, inside, looked_up(self._surfaces, objects.surface[:, group - 1], cell))
         return groups.view(N, T, H, W), None if shade is None else shade.view(N, T, H, W)
 
     def enough_is_seen(self, objects: Objects, there: Tensor, share: float) -> Tensor:
@@ -173,46 +170,20 @@ class ColourScenes(DrawnScenes[Objects]):
             some = select(objects, rows)
             top = torch.zeros(len(some.key), H * W, dtype=torch.uint8, device=self.device)
             areas = []
-            for k in range(there.shape[1]):
-                pixel, cell = self._patch(some, k, 1)
-                inside = self._inside(some, k, cell)
+            for group, pixel, _, inside in self._layers(some, 1):
                 areas.append(inside.sum(dim=1))
-                _overlay(top, pixel, inside, k + 1)
+                _overlay(top, pixel, inside, group)
             seen = torch.stack([(top == k + 1).sum(dim=1) for k in range(there.shape[1])], dim=1)
             wanted = torch.stack(areas, dim=1).to(torch.float64) * share
             enough[rows] = seen >= wanted.ceil().clamp(min=1)
         return (enough | ~there).all(dim=1)
 
-    def _patch(self, objects: Objects, k: int, frames: int) -> tuple[Tensor, list[Tensor]]:
-        """The square of pixels around object k in each of the first frames, whatever its size: P pixels a scene.
-
-        Gives the pixels (N,P) int64, counted through all frames, and which cell of the object's picture each of them
-        shows, down and across, (N,P) int32 each; some lie outside it.
-        """
-        N, (H, W) = len(objects.key), self.shape[2:]
-        side = min(self.config.reach, H), min(self.config.reach, W)
-        place, turn = objects.place[:, k, :, :frames].transpose(1, 2), objects.turn[:, k]  # (N,T,2), (N,2,2)
-        box = self.pictures.box[objects.picture[:, k]].to(torch.int32)  # (N,2)
-        row, column = (
-            ((place[..., axis] - side[axis] * (UNIT // 2)) // UNIT).clamp(0, (H, W)[axis] - side[axis])[..., None]
-            + torch.arange(side[axis], device=self.device, dtype=torch.int32)
-            for axis in (0, 1)
-        )  # (N,T,rows), (N,T,columns)
-        cells = []
-        for axis in (0, 1):
-            down, across = turn[:, axis, 0, None], turn[:, axis, 1, None]  # (N,1)
-            moved = (down.long() * place[..., 0] + across.long() * place[..., 1]) // UNIT  # (N,T)
-            start = box[:, axis, None] * (ONE // 2) - moved.to(torch.int32)
-            vertical = down[..., None] * (2 * row + 1) // 2 + start[..., None]  # (N,T,rows)
-            cell = vertical[..., None] + (across[..., None] * (2 * column + 1) // 2)[:, :, None]
-            cells.append(cell.bitwise_right_shift_(ONE.bit_length() - 1).view(N, -1))
-        frame = torch.arange(frames, device=self.device) * (H * W)
-        pixel = (frame[:, None] + row.long() * W)[..., None] + column.long()[:, :, None]
-        return pixel.view(N, -1), cells
-
-    def _inside(self, objects: Objects, k: int, cell: list[Tensor]) -> Tensor:
-        """Where object k has something, (N,P) bool."""
-        return _looked_up(self.pictures.cells, objects.picture[:, k], cell, rim=1).bool()
+    def _layers(self, objects: Objects, frames: int) -> Iterator[tuple[int, Tensor, list[Tensor], Tensor]]:
+        """Of each object its group, pixels and cells as `Pictures.patch` has them, and where it is (N,P)."""
+        for k, which in enumerate(objects.picture.unbind(dim=1)):
+            place, turn = objects.place[:, k, :, :frames], objects.turn[:, k]
+            pixel, cell = self.pictures.patch(which, place, turn, self.shape[2:], self.config.reach)
+            yield k + 1, pixel, cell, looked_up(self.pictures.cells, which, cell, rim=1).bool()
 
     def colours(self, objects: Objects, groups: Tensor, shade: Tensor | None) -> Tensor:
         """Frames (N,T,3,H,W) uint8 of what is seen at each pixel: an object in its colour and shade, or the ground."""
@@ -240,12 +211,3 @@ class ColourScenes(DrawnScenes[Objects]):
 def _overlay(image: Tensor, pixel: Tensor, inside: Tensor, value: Tensor | int) -> None:
     """Paints a value or values (N,P) over images (N,Q) at the pixels (N,P) that are inside."""
     image.scatter_(1, pixel, torch.where(inside, value, image.gather(1, pixel)))
-
-
-def _looked_up(tables: Tensor, which: Tensor, cell: list[Tensor], rim: int = 0) -> Tensor:
-    """Cells (N,P) of one of the tables (S,side,side) each (N,), which has a rim; those outside are the nearest ones."""
-    side = tables.shape[1]
-    first = (which * (side * side) + rim * (side + 1)).to(torch.int32)[:, None]
-    down, across = (part.clamp(-rim, side - 1 - rim) for part in cell)
-    index = down * side + across + first
-    return tables.view(-1).index_select(0, index.view(-1)).view(index.shape)

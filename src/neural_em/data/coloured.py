@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ONE, ColourConfig, ColourScenes, Objects
+from neural_em.data.colour import ColourConfig, ColourScenes, Objects
 from neural_em.data.config import Split, kind
 from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
 from neural_em.data.generated import Painted
@@ -17,7 +17,7 @@ from neural_em.data.grounds import SHADED, TEXTURED, surfaces
 from neural_em.data.motion import HEADINGS, UNIT, directions, launch, reflect, wander
 from neural_em.data.scenes import VELOCITIES
 from neural_em.data.shapes import BITMAPS, bitmap
-from neural_em.data.silhouettes import FAMILIES, GRID, Pictures, blocks, family_pictures, from_bitmaps
+from neural_em.data.silhouettes import FAMILIES, GRID, ONE, Pictures, blocks, family_pictures, from_bitmaps
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.fields import TINY, Check, choice, number, several
 

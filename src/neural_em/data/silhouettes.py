@@ -1,4 +1,4 @@
-"""Pictures of objects as masks: geometric families, letters, and bitmaps that are given.
+"""Pictures of objects as masks: geometric families, letters, and given bitmaps; and which pixels show which cell.
 
 A family's pictures are drawn once, on a grid of 128 x 128 cells, inside a circle that fills the grid; objects show them
 at any size and angle. They are computed in float64 with sums, products, quotients, square roots and comparisons alone:
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.motion import directions
+from neural_em.data.motion import UNIT, directions
 
 GRID = 128  # cells along a side of a family's picture
+ONE = 4096  # stands for one cell of a picture a pixel
 _SEED = 0x51C7  # of what is random about polygons and blobs
 # five columns a row, seven rows from the top, a hexadecimal number each
 _LETTERS = {
@@ -39,6 +40,43 @@ class Pictures:
 
     def to(self, device: torch.device | str) -> Pictures:
         return Pictures(self.cells.to(device), self.box.to(device), self.sort.to(device))
+
+    def patch(
+        self, which: Tensor, place: Tensor, turn: Tensor, size: tuple[int, int], reach: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """A square of pixels that holds the picture ``which`` (N,) of an object in each of T frames: P pixels a scene.
+
+        Gives the pixels (N,P) int64, counted through all frames of a size, and which cell of the picture each of them
+        shows, down and across, (N,P) int32 each; some lie outside it. The object's place (N,2,T) and turn (N,2,2) are
+        those of `Objects`; the square has ``reach`` pixels along a side.
+        """
+        N, (H, W), frames = len(which), size, place.shape[2]
+        side, place = (min(reach, H), min(reach, W)), place.transpose(1, 2)  # (N,T,2)
+        row, column = (
+            ((place[..., axis] - side[axis] * (UNIT // 2)) // UNIT).clamp(0, size[axis] - side[axis])[..., None]
+            + torch.arange(side[axis], device=place.device, dtype=torch.int32)
+            for axis in (0, 1)
+        )  # (N,T,rows), (N,T,columns)
+        cells = []
+        for axis in (0, 1):
+            down, across = turn[:, axis, 0, None], turn[:, axis, 1, None]  # (N,1)
+            moved = (down.long() * place[..., 0] + across.long() * place[..., 1]) // UNIT  # (N,T)
+            start = self.box[which, axis, None].to(torch.int32) * (ONE // 2) - moved.to(torch.int32)
+            vertical = down[..., None] * (2 * row + 1) // 2 + start[..., None]  # (N,T,rows)
+            cell = vertical[..., None] + (across[..., None] * (2 * column + 1) // 2)[:, :, None]
+            cells.append(cell.bitwise_right_shift_(ONE.bit_length() - 1).view(N, -1))
+        frame = torch.arange(frames, device=place.device) * (H * W)
+        pixel = (frame[:, None] + row.long() * W)[..., None] + column.long()[:, :, None]
+        return pixel.view(N, -1), cells
+
+
+def looked_up(tables: Tensor, which: Tensor, cell: list[Tensor], rim: int = 0) -> Tensor:
+    """Cells (N,P) of one of the tables (S,side,side) each (N,), which has a rim; those outside are the nearest ones."""
+    side = tables.shape[1]
+    first = (which * (side * side) + rim * (side + 1)).to(torch.int32)[:, None]
+    down, across = (part.clamp(-rim, side - 1 - rim) for part in cell)
+    index = down * side + across + first
+    return tables.view(-1).index_select(0, index.view(-1)).view(index.shape)
 
 
 def from_bitmaps(bitmaps: Sequence[Tensor], sorts: Sequence[int] | None = None) -> Pictures:

@@ -36,11 +36,13 @@ _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "start
 
 @dataclass(frozen=True)
 class Evaluation(Checked):
-    """What to evaluate a run on; ``None`` is as it was trained."""
+    """What to evaluate a run on; ``None`` is as it was trained, unless it is said otherwise."""
 
     objects: int | None = None  # objects in a generated sequence
     components: int | None = None  # K
-    steps: int | None = None  # EM steps; generated sequences are made as long as they need to be
+    # EM steps; generated sequences are made as long as they need to be. ``None``: one for each frame but the first,
+    # however many training made of it; of images the model's own number
+    steps: int | None = None
     # ``training``, ``validation``, ``test``, or ``all`` of the user's own data; ``None``: ``test``, or ``all`` of own
     # data that are not divided into these
     split: str | None = None
@@ -110,9 +112,8 @@ class Evaluation(Checked):
 
     def config(self, run: TrainedRun) -> EvaluationConfig:
         """How to evaluate the run."""
-        training = run.experiment.training
         return EvaluationConfig(
-            self.components or training.components, self.steps or training.steps, self.static, self.starts, self.seed,
+            self.components or run.experiment.training.components, self.steps, self.static, self.starts, self.seed,
             batch_size=self.batch_size, rollout=self.rollout, clean=self.clean,
         )  # fmt: skip
 
@@ -169,10 +170,9 @@ class Evaluator:
         """The data to evaluate the run on, which fit its model."""
         config = evaluation.data_config(run)
         data = self._load(config, run.experiment.data_seed, evaluation)
-        frames = data.shape[0]
-        steps = evaluation.config(run).steps
+        steps = evaluation.steps
         needed = 0 if steps is None or evaluation.static else steps + 1 + evaluation.rollout
-        if config.kind == "file" and 1 < frames < needed:
+        if config.kind == "file" and 1 < data.shape[0] < needed:
             data = self._load(replace(config, frames=needed), run.experiment.data_seed, evaluation)
         model = run.experiment.model
         size = (model.channels, model.height, model.width)

@@ -10,7 +10,7 @@ from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.files import checksum
 from neural_em.model import BaseConfig, build
-from neural_em.presets import Experiment
+from neural_em.presets import PRESETS, Experiment
 from neural_em.storage.pretrained import find_model
 
 
@@ -29,6 +29,14 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
     other = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in here if here[name] != there[name])
     text = f"starts from the weights of {source} (sha256 {checksum(card.path)[:16]})"
     return model.state_dict(), f"{text}, which were trained with {other}" if other else text
+
+
+def rate_note(experiment: Experiment) -> str:
+    """At which rate trained weights are trained on; of a preset's, which can be set, also what is gentler."""
+    rate = experiment.training.learning_rate
+    text = f"begins at a learning rate of {rate:g}, with a new Adam"
+    gentler = f"; for a gentler start --set training.learning_rate={rate / 10:g}"
+    return text + gentler if experiment.name in PRESETS else text
 
 
 def _shapes(config: BaseConfig) -> dict[str, torch.Size]:

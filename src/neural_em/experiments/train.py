@@ -14,7 +14,7 @@ from torch import Tensor
 from neural_em import config as configs
 from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.errors import NeuralEMError, check_integer, refuse
-from neural_em.experiments.initial_weights import first_weights
+from neural_em.experiments.initial_weights import first_weights, rate_note
 from neural_em.experiments.own_data import as_seen, check_trainable, pixels_note
 from neural_em.files import write_whole
 from neural_em.model import build
@@ -218,7 +218,8 @@ class _Trainer:
             found = distributed.in_first(lambda: self.first(experiment, path, before, memory), self.device)
             first, note = found or (None, "")
             data, validation = self.data(experiment.data, "training"), self.data(experiment.data, "validation")
-            notes = [note, data.note and f"data: {data.note}", pixels_note(experiment.data, data)]
+            rate = note and rate_note(experiment)
+            notes = [note, rate, data.note and f"data: {data.note}", pixels_note(experiment.data, data)]
             steps = train_in(
                 folder, model, data, validation, settings, self.stop, self.callbacks, name, first, notes, carries
             )

@@ -80,27 +80,18 @@ Movie = Gif | Mp4
 KINDS: dict[str, type[Gif] | type[Mp4]] = {"mp4": Mp4, "gif": Gif}
 
 
-def check_movie(kind: str, fps: float | None) -> None:
-    """Refuses what no movie can be, before there are pictures."""
-    resolve(kind)
-    if fps is not None and not 0.1 <= fps <= 1000:
-        refuse("fps", "a number from 0.1 to 1000", fps)
+def check_movie(kind: str, fps: float | None) -> str:
+    """Refuses what no movie can be, before there are pictures; ``auto`` becomes MP4 where it can be written.
 
-
-def open_movie(path: Path, fps: float, kind: str = "auto") -> Movie:
-    """A movie to add pictures to, at ``fps`` a second; the path's suffix becomes that of its kind, see `resolve`."""
-    check_movie(kind, fps)
-    kind = resolve(kind)
-    return KINDS[kind](path.with_suffix(f".{kind}"), fps)
-
-
-def resolve(kind: str) -> str:
-    """``mp4``, which needs the extra 'video', ``gif``, or for ``auto`` MP4 where it can be written."""
+    MP4 needs the extra 'video'.
+    """
     if kind not in (*KINDS, "auto"):
         unknown("movie", kind, (*KINDS, "auto"))
     able = importlib.util.find_spec("imageio_ffmpeg") is not None
     if kind == "mp4" and not able:
         raise NeuralEMError(MISSING)
+    if fps is not None and not 0.1 <= fps <= 1000:
+        refuse("fps", "a number from 0.1 to 1000", fps)
     return kind if kind != "auto" else "mp4" if able else "gif"
 
 

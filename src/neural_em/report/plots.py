@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from neural_em.errors import refuse
@@ -23,8 +23,6 @@ Values = NDArray[np.float64]
 INK, SPINE, GRID = "#222222", "#888888", "#dddddd"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
-MARKERS = "osD^vP*"
-LAST = 4  # growth is looked at over the last factor of four, where fixed costs are small
 
 
 @dataclass(frozen=True)
@@ -205,47 +203,6 @@ def learning_curves(runs: Mapping[str, Metrics]) -> Figure:
             handles += [Line2D([], [], color=_colour(run), linewidth=4, label=name) for run, name in enumerate(runs)]
             axes.legend(handles=handles, frameon=False, fontsize=9, loc="best")
     return figure
-
-
-def scaling_plot(measured: Mapping[str, tuple[Any, Any]], x: str = "size", y: str = "cost") -> Figure:
-    """Cost against size on log-log axes, with the power over the last factor of four of each series in the legend.
-
-    ``measured``: by series, sizes and costs, each (n,), all positive; ``x`` and ``y`` say what they are, with the unit.
-    """
-    figure, (axes,) = new_figure(5.2, 3.8)
-    for index, (name, (sizes, costs)) in enumerate(measured.items()):
-        sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
-        if sizes.ndim != 1 or sizes.shape != costs.shape or len(sizes) == 0:
-            refuse(name, "as many sizes as costs", f"the shapes {sizes.shape} and {costs.shape}")
-        if not (np.isfinite(sizes) & np.isfinite(costs) & (sizes > 0) & (costs > 0)).all():
-            refuse(name, "positive finite sizes and costs", "zero, negative or infinite ones")
-        colour, text = _colour(index), name
-        if len(np.unique(sizes)) > 1:
-            power, constant = fitted_power(sizes, costs)
-            ends = np.array([max(sizes.min(), sizes.max() / LAST), sizes.max()])
-            axes.plot(ends, constant * ends**power, color=colour, linewidth=1.2, linestyle="--", alpha=0.8)
-            text = f"{name}  (∝ size$^{{{power:.2f}}}$)"
-        axes.plot(sizes, costs, MARKERS[index % len(MARKERS)], color=colour, markersize=6, label=text)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    ticks = np.unique(np.concatenate([np.asarray(sizes, np.float64) for sizes, _ in measured.values()]))
-    if len(ticks) <= 8:  # few sizes were measured: name them instead of powers of ten
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.xaxis.set_minor_locator(NullLocator())
-    _name(axes, x, y)
-    axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(0, 1.02))
-    return figure
-
-
-def fitted_power(sizes: Any, costs: Any) -> tuple[float, float]:
-    """The power p and constant c of cost = c * size**p, by least squares on the logarithms.
-
-    Over the last factor of four, or the two largest sizes where these are further apart.
-    """
-    sizes, costs = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
-    last = sizes >= min(sizes.max() / LAST, np.unique(sizes)[-2])
-    power, intercept = np.polyfit(np.log(sizes[last]), np.log(costs[last]), 1)
-    return float(power), float(np.exp(intercept))
 
 
 def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:

@@ -106,10 +106,6 @@ def _over_time(subject: Subject, name: str, shown: Subject) -> list[Drawing]:
     return drawings
 
 
-def _sequence(subject: Subject) -> list[Drawing]:
-    return _over_time(subject, "sequence", subject)
-
-
 def _rollout(subject: Subject) -> list[Drawing]:
     ahead = replace(subject, evaluation=replace(subject.evaluation, rollout=subject.evaluation.rollout or AHEAD))
     return _over_time(subject, "rollout", ahead)
@@ -189,7 +185,7 @@ def _whole(numbers: NDArray[np.float64]) -> list[int]:
 
 
 KINDS: dict[str, Callable[[Subject], list[Drawing]]] = {
-    "sequence": _sequence,
+    "sequence": lambda subject: _over_time(subject, "sequence", subject),
     "rollout": _rollout,
     "attention": _attention,
     "static": _static,

@@ -5,11 +5,12 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from neural_em.data.clip_ground import Ground
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.report.animation import animation_frames
 from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
-from neural_em.report.movie import Movie, open_movie, resolve
+from neural_em.report.movie import KINDS, Movie, check_movie
 from neural_em.report.panels import SequenceReport, magnification_for, magnify
 from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
 from neural_em.report.track_files import COCO, TABLE, TrackWriter, centres
@@ -74,7 +75,7 @@ def write_segmentation(
         progress: called with the number of frames done.
         watch: looks at each frame; what it finds becomes the summary's ``truth``.
     """
-    kind = resolve(movie)
+    kind = check_movie(movie, fps)
     with new_folder(out, _ALWAYS, _SOMETIMES) as folder:
         writer = _Writer(folder, FPS if fps is None else fps, kind)
         try:
@@ -160,8 +161,8 @@ class _Writer:
             self._first = pictures
             return
         if self._movies is None:
-            overlays, components = (open_movie(self.folder / name, self.fps, self.movie) for name in MOVIES)
-            self._movies = overlays, components
+            overlays, components = (self.folder / f"{name}.{self.movie}" for name in MOVIES)
+            self._movies = KINDS[self.movie](overlays, self.fps), KINDS[self.movie](components, self.fps)
             self._add(self._first)
         self._add(pictures)
 
@@ -233,42 +234,28 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._arrays: dict[str, _Growing] = {}
+        self._arrays: dict[str, tuple[IO[bytes], np.dtype[Any], tuple[int, ...]]] = {}  # file, and what a row is
 
     def add(self, **rows: NDArray[Any]) -> None:
         """Adds one row to each of the arrays named; all rows of an array have one shape and type."""
         for name, row in rows.items():
             if name not in self._arrays:
-                self._arrays[name] = _Growing(self.path.with_name(f".{self.path.stem}.{name}.rows"), row)
-            self._arrays[name].add(name, row)
+                opened = tempfile.TemporaryFile(dir=self.path.parent)  # noqa: SIM115 (open as long as rows come)
+                self._arrays[name] = opened, row.dtype, row.shape
+            file, dtype, shape = self._arrays[name]
+            if (row.dtype, row.shape) != (dtype, shape):
+                refuse(f"row of {name}", f"{dtype} of shape {shape}", f"{row.dtype} of shape {row.shape}")
+            file.write(np.ascontiguousarray(row).tobytes())
 
     def close(self) -> None:
         """Puts the arrays together; only a block of each is in memory at a time."""
         with zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, array in self._arrays.items():
+            for name, (file, dtype, shape) in self._arrays.items():
+                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+                count = file.tell() // (dtype.itemsize * math.prod(shape))
+                file.seek(0)
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    array.pour(entry)
+                    np.lib.format.write_array_header_1_0(entry, {**header, "shape": (count, *shape)})
+                    shutil.copyfileobj(file, entry, 1 << 20)
+                file.close()
         self._arrays.clear()
-
-
-class _Growing:
-    """Rows of one shape in a file."""
-
-    def __init__(self, path: Path, first: NDArray[Any]) -> None:
-        self.path, self.shape, self.dtype, self.count = path, first.shape, first.dtype, 0
-        self._file = open(path, "wb")  # noqa: SIM115 (open as long as rows come)
-
-    def add(self, name: str, row: NDArray[Any]) -> None:
-        if row.shape != self.shape or row.dtype != self.dtype:
-            refuse(f"row of {name}", f"{self.dtype} of shape {self.shape}", f"{row.dtype} of shape {row.shape}")
-        self._file.write(np.ascontiguousarray(row).tobytes())
-        self.count += 1
-
-    def pour(self, entry: Any) -> None:
-        """Writes all rows, a block at a time, and removes their file."""
-        self._file.close()
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(entry, {**header, "shape": (self.count, *self.shape)})
-        with open(self.path, "rb") as rows:
-            shutil.copyfileobj(rows, entry, 1 << 20)
-        self.path.unlink()

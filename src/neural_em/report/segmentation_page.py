@@ -3,7 +3,7 @@
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,13 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     seen = {name: _rows(folder / "segmentation.npz", name, shown) for name in ("frames", "gamma", "psi")}
     small = to_rgb(seen["frames"]) if clip is None else [clip.pictures[number] for number in shown]
     pictures = np.stack([_resized(picture, size) for picture in small])
-    over, counts = pictures.copy(), []
-    for picture, labels in zip(over, _labels(folder / "labels", shown), strict=True):
+    over, counts, paths = pictures.copy(), [], visible(folder / "labels")  # whose names are in the order of the clip
+    for picture, number in zip(over, shown, strict=True):
+        labels = read_labels(paths[number])
         counts.append(len(np.unique(labels[labels > 0])))
-        _colour(picture, _resized(labels, size))
+        labels = _resized(labels, size)
+        there = labels > 0
+        picture[there] = np.rint(picture[there] * (1 - _STRENGTH) + colour_groups(labels)[there] * _STRENGTH)
     photos, one = {"found objects": over}, total == 1
     if tracks:
         photos["boxes" if one else "tracks"] = _with_tracks(pictures, shown, tracks, size)
@@ -127,12 +130,6 @@ def _rows(path: Path, name: str, wanted: range) -> NDArray[Any]:
     return np.stack(rows)
 
 
-def _labels(folder: Path, shown: range) -> Iterator[NDArray[np.uint8]]:
-    """The label images of the frames, whose names are in the order of the clip."""
-    paths = visible(folder)
-    return (read_labels(paths[number]) for number in shown)
-
-
 def _size(height: int, width: int) -> tuple[int, int]:
     """Width and height of a picture on the page."""
     scale = _SIDE / max(height, width)
@@ -141,12 +138,6 @@ def _size(height: int, width: int) -> tuple[int, int]:
 
 def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(picture).resize(_size(*size), Image.Resampling.NEAREST))
-
-
-def _colour(picture: Pixels, labels: NDArray[np.uint8]) -> None:
-    """Puts the colours of the labels (h,w) over the picture (h,w,3), in place; 0 stays as it is."""
-    there = labels > 0
-    picture[there] = np.rint(picture[there] * (1 - _STRENGTH) + colour_groups(labels)[there] * _STRENGTH)
 
 
 def _with_tracks(pictures: Pixels, shown: range, tracks: list[dict[str, Any]], size: tuple[int, int]) -> Pixels:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class TrackWriter:
         self._table = open(folder / TABLE, "w", encoding="utf-8", newline="")  # noqa: SIM115 (open as long as frames come)
         self._rows = csv.writer(self._table, lineterminator="\n")
         self._rows.writerow(COLUMNS)
-        self._waiting = open(folder / f".{COCO}.rows", "w+", encoding="utf-8")  # noqa: SIM115
+        self._waiting = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115
 
     def add(self, frame: Segmented) -> None:
         """The next frame."""
@@ -63,7 +64,6 @@ class TrackWriter:
                 file.write((",\n" if number else "") + row.rstrip("\n"))
             file.write("\n]}\n")
         self._waiting.close()
-        (self.folder / f".{COCO}.rows").unlink()
         frames = max(1, len(self.counts))
         found: dict[str, Any] = {"tracks": self._seen, "mean": round(sum(self.counts) / frames, 4)}
         found["most"] = max(self.counts, default=0)
