@@ -126,13 +126,15 @@ class Masked(Gaussian):
 
     def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """Likelihood as a share of the best component's, so that one is the best however unlikely the pixel is."""
-        log = self.log_probability(x, psi)
+        return self.shares(self.log_probability(x, psi))
+
+    def shares(self, log: Tensor) -> Tensor:
+        """The same (B,K,1,H,W) from log-probabilities."""
         return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
 
     def frame_likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """The same (B,K,1,H,W) of frames x (B,C,H,W) that psi (B,K,C,H,W) predict."""
-        log = (x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2)
-        return torch.exp(log - log.amax(dim=1, keepdim=True))
+        return self.shares((x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2))
 
     def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
         """Log of the mixture of object and ground, without the Gaussians' constant."""
