@@ -74,8 +74,7 @@ class FastActivation(Twin):
         if scale is None or offset is None:
             return activate(x, None, None, kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-        pixels = rows[0].numel() // rows.shape[-1]
-        scale, offset = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (scale, offset))
+        scale, offset = (part.expand(rows.shape[1:]) for part in (scale, offset))
         rows = IN_PLACE[kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
         return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 
