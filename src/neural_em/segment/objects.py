@@ -222,13 +222,16 @@ def _fitted(things: list[Thing], frame: Array, inside: Array) -> list[Array]:
             corner = thing.corner(places[i]) + rim - reach
             part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
             layers = wide[:, *part].copy()
-            layers[-2] *= np.min([each[part] for j, each in enumerate(errors) if j != i], axis=0)  # not yet explained
+            others = (each[part] for j, each in enumerate(errors) if j != i)
+            layers[-2] = np.minimum.reduce([layers[-2], *others])  # of the patch, what is not explained yet
             shown = sliding_window_view(layers, (h, w), axis=(1, 2))[:, ::step, ::step]  # (C+2,side,side,h,w)
             wrong = np.minimum(1, np.abs(shown[:-2] - thing.picture[:, None, None]).max(axis=0) / _CONTRAST)
-            gain = np.maximum(0, shown[-2] - wrong) * thing.mask
-            lost = (shown[-1] * thing.mask).sum(axis=(2, 3), dtype=np.float64)
-            score = gain.sum(axis=(2, 3)) - lost - 0.002 * thing.mask.sum() * _distance(reach, step)
-            best = np.unravel_index(score.argmax(), score.shape)
+            best = (0, 0)
+            if reach:
+                gain = (np.maximum(0, shown[-2] - wrong) * thing.mask).sum(axis=(2, 3))
+                lost = (shown[-1] * thing.mask).sum(axis=(2, 3), dtype=np.float64)
+                score = gain - lost - 0.002 * thing.mask.sum() * _distance(reach, step)
+                best = np.unravel_index(score.argmax(), score.shape)
             top, left = corner + step * np.array(best)
             errors[i][:] = 1
             errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)

@@ -100,8 +100,8 @@ class FastDense(Linear):
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        few = 1 < len(x) <= 16 and weight.shape[1] % 1024 == 0 and bias is not None
-        if few and ON_ARM and not x.is_cuda:  # there a product is twice as fast if the larger matrix comes first
+        slow = ON_ARM and not x.is_cuda and 1 < len(x) <= 16 and weight.shape[1] % 1024 == 0
+        if slow and bias is not None:  # twice as fast with the larger matrix first
             return torch.addmm(bias.unsqueeze(1), weight, x.T).T.contiguous()
         return F.linear(x, weight, bias)
 
