@@ -141,7 +141,7 @@ class Masked(Gaussian):
         covered, colour = psi[..., -1:, :, :], psi[..., :-1, :, :]
         scale = 0.5 / self.deviation**2
         object_, ground = ((x - mean).square().sum(dim=-3, keepdim=True) * scale for mean in (colour, self.prior))
-        return torch.logaddexp(F.logsigmoid(covered) - object_, F.logsigmoid(-covered) - ground)
+        return torch.logaddexp(covered - object_, -ground) + F.logsigmoid(-covered)
 
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""

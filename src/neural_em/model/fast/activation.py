@@ -11,8 +11,16 @@ from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import Twin
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
+
+def elu(x: Tensor) -> Tensor:
+    """In place, or on a CPU without gradients by exp, which is twice as fast there as PyTorch's own."""
+    if x.is_cuda or torch.is_grad_enabled():
+        return F.elu_(x)
+    return torch.maximum(x, x.clamp(max=0).exp_().sub_(1))
+
+
 # their gradients need the result only
-IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
+IN_PLACE = {"elu": elu, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
 
 class FastActivation(Twin):

@@ -100,8 +100,8 @@ class FastDense(Linear):
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        slow = ON_ARM and not x.is_cuda and 1 < len(x) <= 16 and weight.shape[1] % 1024 == 0
-        if slow and bias is not None:  # twice as fast with the larger matrix first
+        few = ON_ARM and not x.is_cuda and 1 < len(x) <= 16
+        if few and bias is not None:  # with the larger matrix first it is faster, and on busy cores much
             return torch.addmm(bias.unsqueeze(1), weight, x.T).T.contiguous()
         return F.linear(x, weight, bias)
 
