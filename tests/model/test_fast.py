@@ -121,7 +121,7 @@ def test_gradients_of_convolutions_either_way(by_products, size, monkeypatch):
 
 
 @pytest.mark.parametrize("on_arm", [True, False])
-@pytest.mark.parametrize("rows", [1, 8, 40])
+@pytest.mark.parametrize("rows", [1, 8, 100])
 def test_products_of_few_rows_either_way(on_arm, rows, monkeypatch):
     """As on ARM and as elsewhere, whatever this processor is."""
     monkeypatch.setattr(linear, "ON_ARM", on_arm)

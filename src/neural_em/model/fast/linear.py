@@ -100,7 +100,7 @@ class FastDense(Linear):
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        few = ON_ARM and not x.is_cuda and 1 < len(x) <= 16
+        few = ON_ARM and not x.is_cuda and 1 < len(x) <= 64
         if few and bias is not None:  # with the larger matrix first it is faster, and on busy cores much
             return torch.addmm(bias.unsqueeze(1), weight, x.T).T.contiguous()
         return F.linear(x, weight, bias)
