@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from neural_em import randomness
 from neural_em.errors import NeuralEMError
 from neural_em.model import ModelConfig, NeuralEM, preset
-from neural_em.model.fast import FastNeuralEM, accelerate
+from neural_em.model.fast import FastNeuralEM, accelerate, linear
 from neural_em.model.fast.convolutions import FastConvolution
 from neural_em.model.fast.gathering import StepMemory, join
 from neural_em.model.networks import Activation, Dense, initialise
@@ -114,6 +115,21 @@ def test_gradients_of_convolutions_either_way(by_products, size, monkeypatch):
         twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).loss.backward()
         found.append([parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        ours, theirs = (twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma) for twin in (accelerate(model), model))
+    torch.testing.assert_close(ours.psi, theirs.psi, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("on_arm", [True, False])
+@pytest.mark.parametrize("rows", [1, 8, 100])
+def test_products_of_few_rows_either_way(on_arm, rows, monkeypatch):
+    """As on ARM and as elsewhere, whatever this processor is."""
+    monkeypatch.setattr(linear, "ON_ARM", on_arm)
+    random = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.rand(size, dtype=torch.float64, generator=random) for size in ((rows, 1024), (3, 1024), 3))
+    found = linear.FastDense.product(x, weight, bias)
+    np.testing.assert_allclose(found.numpy(), x.numpy() @ weight.numpy().T + bias.numpy(), rtol=1e-12)
+    assert found.is_contiguous()
 
 
 class Foreign(torch.nn.Module):

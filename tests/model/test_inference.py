@@ -51,6 +51,9 @@ def test_it_is_draw_start_and_one_step_after_the_other() -> None:
         assert not step.state.psi.requires_grad
     last = list(infer(model, x[2:4], 3, KEYS, state=found[1].state, noise=False))
     assert same(last[0].state, model.step(found[1].state, x[2], x[3])[0])
+    noisy = next(infer(model, x[2:4], 3, KEYS, state=found[1].state))
+    assert torch.equal(noisy.x_noisy, model.draw(x[2:4], 3, KEYS)[0][0])
+    assert same(noisy.state, model.step(found[1].state, noisy.x_noisy, x[3])[0])
 
 
 def test_an_image_is_repeated_and_wrong_values_are_refused() -> None:

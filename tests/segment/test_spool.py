@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import tempfile
 from typing import Any
 
@@ -24,10 +25,18 @@ def test_rows_come_back_in_any_order() -> None:
         found = spool[i]
         assert len(found) == len(rows[i])
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(found, rows[i], strict=True))
+        assert all(a.flags.writeable for a in found)  # torch warns of others
+
+
+def test_any_shape_comes_back() -> None:
+    spool, arrays = Spool(), (np.array(0.5), np.zeros((0, 3)), np.arange(6).reshape(2, 3).T, np.arange(8)[::2])
+    spool.add(*arrays)
+    for found, array in zip(spool[0], arrays, strict=True):
+        np.testing.assert_array_equal(found, array, strict=True)
 
 
 def test_objects_that_would_run_code_are_refused() -> None:
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(TypeError, match="data-type"):
         Spool().add(np.array([print], object))
 
 
@@ -35,11 +44,12 @@ def test_a_temporary_folder_that_is_missing_or_full_is_said(monkeypatch: pytest.
     def missing() -> Any:
         raise FileNotFoundError("No usable temporary directory found")
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
     spool = Spool()
-    monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(NeuralEMError, match="temporary file: cannot be written: No space left on device"):
         spool.add(np.zeros(3))
     monkeypatch.setattr(tempfile, "TemporaryFile", missing)

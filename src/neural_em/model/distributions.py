@@ -126,20 +126,22 @@ class Masked(Gaussian):
 
     def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """Likelihood as a share of the best component's, so that one is the best however unlikely the pixel is."""
-        log = self.log_probability(x, psi)
+        return self.shares(self.log_probability(x, psi))
+
+    def shares(self, log: Tensor) -> Tensor:
+        """The same (B,K,1,H,W) from log-probabilities."""
         return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
 
     def frame_likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """The same (B,K,1,H,W) of frames x (B,C,H,W) that psi (B,K,C,H,W) predict."""
-        log = (x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2)
-        return torch.exp(log - log.amax(dim=1, keepdim=True))
+        return self.shares((x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2))
 
     def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
         """Log of the mixture of object and ground, without the Gaussians' constant."""
         covered, colour = psi[..., -1:, :, :], psi[..., :-1, :, :]
         scale = 0.5 / self.deviation**2
         object_, ground = ((x - mean).square().sum(dim=-3, keepdim=True) * scale for mean in (colour, self.prior))
-        return torch.logaddexp(F.logsigmoid(covered) - object_, F.logsigmoid(-covered) - ground)
+        return torch.logaddexp(covered - object_, -ground) + F.logsigmoid(-covered)
 
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""

@@ -90,15 +90,19 @@ class NeuralEM(UnrolledModel):
         """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
         config, distribution = self.config, self.distribution
         psi = said = distribution.mean(eta)
-        ground = None
+        ground = log = None
         if isinstance(distribution, Masked):
             psi, ground = distribution.frame(said), x.new_full((1, 1, 1, 1), distribution.prior)
-        gamma = mixture.e_step(mixture.pixel_likelihood(distribution, x, said, config.channel_rule))
+            log = distribution.log_probability(x.unsqueeze(1), said)  # for E-step and loss
+            likelihood = distribution.shares(log)
+        else:
+            likelihood = mixture.pixel_likelihood(distribution, x, said, config.channel_rule)
+        gamma = mixture.e_step(likelihood)
         if not config.gamma_gradient:
             gamma = gamma.detach()
         if not losses:
             return psi, gamma, Info(*[x.new_zeros(len(x))] * 4)
-        intra = mixture.intra_loss(distribution, x, said, gamma)
+        intra = mixture.intra_loss(distribution, x, said, gamma, log)
         inter = mixture.inter_loss(distribution, said, gamma)
         bound = mixture.upper_bound(of_frames(distribution), x, psi.detach(), prior=ground)
         return psi, gamma, Info(intra + config.inter_weight * inter, intra, inter, bound)

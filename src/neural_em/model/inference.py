@@ -1,7 +1,7 @@
 """Inference: a random start, a step for each frame, and further steps on the model's own predictions.
 
-Of a model only its outer protocol is used: ``frames``, ``draw``, ``start`` and ``step``; for steps without input also
-``predict``, ``draw_noise``, ``add_noise`` and ``reassign``.
+Of a model only its outer protocol is used: ``frames``, ``draw``, ``start`` and ``step``; to go on from a state also
+``draw_noise``, and for steps without input ``predict``, ``add_noise`` and ``reassign``.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ def infer(model: Model, frames: Tensor, components: int, keys: Tensor, steps: in
         check: look at the frames' values; on a GPU it costs a wait.
     """
     x = model.frames(frames, steps, check)
-    x_noisy, gamma = model.draw(x, components, keys)
+    if state is None:
+        x_noisy, gamma = model.draw(x, components, keys)
+        state = model.start(x[0], components, gamma)
+    elif noise:
+        x_noisy = model.draw_noise(x[:-1], keys)
     if not noise:
         x_noisy = x[:-1]
-    if state is None:
-        state = model.start(x[0], components, gamma)
     for (last, info), noisy, x_next in zip(unrolled(model, state, x, x_noisy), x_noisy, x[1:], strict=True):
         yield Step(last, info, noisy, x_next, rollout=False)
     came = x[:1].expand(rollout, -1, -1, -1, -1) if len(frames) == 1 else frames[len(x) :]

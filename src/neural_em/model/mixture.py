@@ -32,9 +32,12 @@ def pixel_likelihood(distribution: PixelDistribution, x: Tensor, psi: Tensor, ch
     return likelihood if likelihood.shape[2] == 1 else CHANNEL_RULES[channels](likelihood, dim=2, keepdim=True)
 
 
-def intra_loss(distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor) -> Tensor:
-    """How badly each component predicts the pixels assigned to it (B,)."""
-    return -(gamma * distribution.log_probability(x.unsqueeze(1), psi)).sum(dim=(1, 2, 3, 4))
+def intra_loss(
+    distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor, log: Tensor | None = None
+) -> Tensor:
+    """How badly each component predicts the pixels assigned to it (B,); by their log-probability, where it is known."""
+    log = distribution.log_probability(x.unsqueeze(1), psi) if log is None else log
+    return -(gamma * log).sum(dim=(1, 2, 3, 4))
 
 
 def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> Tensor:
@@ -52,7 +55,7 @@ def upper_bound(
     if prior is None:
         most = psi.amax(dim=1)
     else:
-        far = (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).argmax(dim=1, keepdim=True)
+        far = (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).max(dim=1, keepdim=True).indices
         most = psi.gather(1, far.expand(-1, 1, *psi.shape[2:])).squeeze(1)
     error = -distribution.log_probability(x, most)
     return (error if where is None else error * where).sum(dim=(1, 2, 3))

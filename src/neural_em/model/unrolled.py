@@ -208,7 +208,8 @@ class UnrolledModel(nn.Module):
         if not self.noise_each_step:
             times = torch.zeros_like(times[:1])
         frame_keys = randomness.fold(keys.to(x.device).unsqueeze(0), times)  # (T,B), or (1,B)
-        u = torch.stack([self.uniform(frame_keys, C * H * W, stream=i) for i in range(needed)]) if needed else x
+        streams = torch.arange(needed, device=x.device).view(-1, 1, 1)  # those under a key are the keys that follow it
+        u = self.uniform(frame_keys + streams, C * H * W) if needed else x
         return noisy(x, u.reshape(max(needed, 1), -1, B, C, H, W), self.config.noise)
 
     def uniform(self, keys: Tensor, count: int, stream: int = 0) -> Tensor:

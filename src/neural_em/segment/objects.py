@@ -9,6 +9,7 @@ Shapes: frames (C,H,W), patches and labels (H,W), gamma (K,H,W).
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Follower:
             elif len(things) == 1:
                 labels[inside] = things[0].number
             elif things:
-                labels[inside] = self._divided(things, frame, inside, gamma)[inside]
+                labels[inside] = self._divided(things, frame, inside, gamma)
         crowd = {id(thing) for things in homes.values() if len(things) > 1 for thing in things}
         seen = {id(thing) for things in homes.values() for thing in things}
         for thing in list(self.things):
@@ -174,58 +175,65 @@ class Follower:
             self.things.remove(thing)
 
     def _divided(self, things: list[Thing], frame: Array, inside: Array, gamma: Array) -> Array:
-        """The labels (H,W) of a patch that several objects share; moves these to where they fit best."""
+        """The labels (P,) of the pixels of a patch that several objects share; moves these to where they fit best."""
         places = _fitted(things, frame, inside)
+        pixels, seen = np.nonzero(inside), frame[:, inside]
         costs = []
         for thing, place in zip(things, places, strict=True):
             thing.velocity = 0.8 * thing.velocity + 0.2 * (place - thing.centre)
             thing.centre, thing.unseen = place, 0
-            costs.append(_cost(thing, frame))
+            costs.append(_cost(thing, seen, *pixels))
         shares = np.stack([thing.components / max(1e-6, thing.components.sum()) for thing in things]) + 0.02
-        own = np.tensordot(shares / shares.sum(axis=0), gamma, axes=1)  # (things,H,W)
+        own = (shares / shares.sum(axis=0)) @ gamma[:, inside]  # (things,P)
         best = (np.stack(costs) - _MODEL * np.log(own)).argmin(axis=0)
         return np.array([thing.number for thing in things])[best]
 
 
-def _cost(thing: Thing, frame: Array) -> Array:
-    """How badly (H,W) an object explains each pixel of a frame from where it is: 0 to 1, more outside of it."""
-    size = frame.shape[1:]
-    rows, columns = np.ogrid[: size[0], : size[1]]
+def _cost(thing: Thing, seen: Array, rows: Array, columns: Array) -> Array:
+    """How badly (P,) an object explains pixels (C,P) from where it is: 0 to 1, more outside of it."""
     away = np.hypot(rows - thing.centre[0], columns - thing.centre[1])
     cost = 1 + 0.2 * away / np.sqrt(thing.mask.sum())
-    cells = thing.cells(thing.centre, size)
-    corner = thing.corner(thing.centre)
-    shown = thing.picture[:, cells[0] - corner[0], cells[1] - corner[1]]
-    cost[cells] = np.minimum(1, np.abs(frame[(slice(None), *cells)] - shown).max(axis=0) / _CONTRAST)
+    top, left = thing.corner(thing.centre)
+    height, width = thing.mask.shape
+    near = (rows >= top) & (rows < top + height) & (columns >= left) & (columns < left + width)
+    cells = rows[near] - top, columns[near] - left
+    wrong = np.minimum(1, np.abs(seen[:, near] - thing.picture[:, *cells]).max(axis=0) / _CONTRAST)
+    cost[near] = np.where(thing.mask[cells], wrong, cost[near])
     return np.asarray(cost)
+
+
+@cache
+def _distance(reach: int, step: int) -> Array:
+    """How far every step-th place in reach is away."""
+    return np.asarray(np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step]))
 
 
 def _fitted(things: list[Thing], frame: Array, inside: Array) -> list[Array]:
     """Where objects that share a patch are: together they explain as much of it as they can, and nothing outside."""
     rim = max(max(thing.mask.shape) for thing in things) + 2 * _SEARCH
-    wide = np.pad(frame, ((0, 0), (rim, rim), (rim, rim)))
-    patch = np.pad(inside, rim)
-    ground = np.pad(~inside, rim)  # beyond the frame nobody knows
-    limit = np.array(inside.shape) - 1
-    places = [np.clip(thing.centre + thing.velocity, 0, limit) for thing in things]
-    errors = [np.ones(patch.shape, np.float32) for _ in things]
+    H, W = inside.shape
+    wide = np.zeros((len(frame) + 2, H + 2 * rim, W + 2 * rim), np.float32)  # frame, patch, ground; beyond, neither
+    wide[:, rim : rim + H, rim : rim + W] = [*frame, inside, ~inside]
+    places = [np.clip(thing.centre + thing.velocity, 0, (H - 1, W - 1)) for thing in things]
+    errors = [np.ones(wide.shape[1:], np.float32) for _ in things]
     for reach, step in ((0, 1), (_SEARCH, 2), (1, 1)):
         for i, thing in enumerate(things):
             h, w = thing.mask.shape
             corner = thing.corner(places[i]) + rim - reach
             part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
-            shown = sliding_window_view(wide[:, part[0], part[1]], (h, w), axis=(1, 2))[:, ::step, ::step]
-            away = np.abs(shown - thing.picture[:, None, None]).max(axis=0)  # (side,side,h,w)
-            wrong = np.minimum(1, away / _CONTRAST)
-            rest = np.min([each for j, each in enumerate(errors) if j != i], axis=0)[part]
-            unexplained = sliding_window_view(np.where(patch[part], rest, 0), (h, w))[::step, ::step]
-            gain = np.maximum(0, unexplained - wrong) * thing.mask
-            lost = sliding_window_view(ground[part], (h, w))[::step, ::step] & thing.mask
-            far = np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step])
-            score = gain.sum(axis=(2, 3)) - lost.sum(axis=(2, 3)) - 0.002 * thing.mask.sum() * far
-            best = np.unravel_index(score.argmax(), score.shape)
+            layers = wide[:, *part].copy()
+            others = (each[part] for j, each in enumerate(errors) if j != i)
+            layers[-2] = np.minimum.reduce([layers[-2], *others])  # of the patch, what is not explained yet
+            shown = sliding_window_view(layers, (h, w), axis=(1, 2))[:, ::step, ::step]  # (C+2,side,side,h,w)
+            wrong = np.minimum(1, np.abs(shown[:-2] - thing.picture[:, None, None]).max(axis=0) / _CONTRAST)
+            best = (0, 0)
+            if reach:
+                gain = (np.maximum(0, shown[-2] - wrong) * thing.mask).sum(axis=(2, 3))
+                lost = (shown[-1] * thing.mask).sum(axis=(2, 3), dtype=np.float64)
+                score = gain - lost - 0.002 * thing.mask.sum() * _distance(reach, step)
+                best = np.unravel_index(score.argmax(), score.shape)
             top, left = corner + step * np.array(best)
-            errors[i] = np.ones(patch.shape, np.float32)
+            errors[i][:] = 1
             errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
             places[i] = places[i] + step * np.array(best) - reach
     return places
@@ -236,15 +244,15 @@ def chosen(one: Found, other: Found) -> Array:
 
     Where they tell the same number apart, those with more objects elsewhere, or whose were alone a shorter while ago.
     """
-    labels = one[0].copy()
+    labels, counts = one[0].copy(), [len(np.unique(found)) for found, _ in (one, other)]
     patches, _ = ndimage.label((one[0] > 0) | (other[0] > 0), np.ones((3, 3)))
     for patch, box in enumerate(ndimage.find_objects(patches), start=1):
         inside = patches[box] == patch
         value = []
-        for found, ages in (one, other):
+        for (found, ages), count in zip((one, other), counts, strict=True):
             numbers = np.unique(found[box][inside])
             age = sum(ages.get(int(each), 0) for each in numbers)
-            value.append((int((numbers > 0).sum()), len(np.unique(found)), -age))
+            value.append((int((numbers > 0).sum()), count, -age))
         if value[1] > value[0]:
             labels[box][inside] = other[0][box][inside]
     return labels

@@ -197,7 +197,7 @@ class Scene:
 def _enlarged(maps: Array, like: Array) -> Array:
     """Maps (...,h,w) at the size (H,W) of another, a whole number of times larger."""
     factor = like.shape[-1] // maps.shape[-1]
-    return maps.repeat(factor, axis=-2).repeat(factor, axis=-1)
+    return maps if factor == 1 else maps.repeat(factor, axis=-2).repeat(factor, axis=-1)
 
 
 def filled(labels: Array) -> Array:

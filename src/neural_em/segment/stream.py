@@ -57,7 +57,7 @@ class Stream:
         self._before = torch.empty(0)
         self._best, self._winner = 0, 0  # whom the last step was of; who won the last race
         self._old = False  # whether the first in a race is no new start
-        self._labels: Tensor | None = None  # (H,W): 0 or the component, of the last frame
+        self._last: tuple[Tensor, Step] | None = None  # the last frame, and what was made of it
         self._usual: deque[float] = deque(maxlen=_REMEMBERED)
         self._jump = _JUMP
 
@@ -153,30 +153,32 @@ class Stream:
     def _lead(self, best: int) -> Step:
         """The step of one of those that race, its components in the order of the last step's."""
         assert self._state is not None
-        if best != self._best and self._labels is not None and not self.config.separate:
-            order = same_components(self._labels, self._owners(best), self.config.components)
-            self._state = _reordered(self._state, best, order)
-        self._best = best
-        theta, psi, gamma, prior = self._state
-        step = Step(theta[best], psi[best], gamma[best, :, 0], float(self._loss[best]),
-                    None if prior is None else prior[best])  # fmt: skip
-        self._labels = self._owners(best)
+        step = self._step(best)
+        if best != self._best and self._last is not None and not self.config.separate:
+            before, now = self._owners(*self._last), self._owners(self._before, step)
+            self._state = _reordered(self._state, best, same_components(before, now, self.config.components))
+            step = self._step(best)
+        self._best, self._last = best, (self._before, step)
         return step
 
-    def _owners(self, which: int) -> Tensor:
-        """Labels (H,W) of one of those that race: 0 or the component."""
+    def _step(self, which: int) -> Step:
+        """The step of one of those that race."""
         assert self._state is not None
         theta, psi, gamma, prior = self._state
-        step = Step(theta[which], psi[which], gamma[which, :, 0], 0.0, None if prior is None else prior[which])
-        visible = ~background(self._plain, self._before[0], step)
-        return (step.gamma.argmax(dim=0) + 1) * visible
+        return Step(theta[which], psi[which], gamma[which, :, 0], float(self._loss[which]),
+                    None if prior is None else prior[which])  # fmt: skip
+
+    def _owners(self, x: Tensor, step: Step) -> Tensor:
+        """Labels (H,W) of a step on the frame x (1,C,H,W): 0 or the component."""
+        return (step.gamma.argmax(dim=0) + 1) * ~background(self._plain, x[0], step)
 
     def _decide(self, x: Tensor) -> None:
         """Ends a race: its leader alone goes on."""
         assert self._state is not None
         if len(self._sums) > 1:
-            there = foreground(x[0], prior_of(self._plain, self._lead(self._best)))
-            winner = (self._owners(self._best) * there).unsqueeze(0)
+            step = self._lead(self._best)
+            there = foreground(x[0], prior_of(self._plain, step))
+            winner = (self._owners(x, step) * there).unsqueeze(0)
             others = [self._state.gamma[i].argmax(dim=0) for i in range(len(self._sums)) if i != self._best]
             scores = adjusted_rand_index(winner.expand(len(others), -1, -1), torch.cat(others))
             self.agreement.append(float(scores.nan_to_num(1.0).median()))

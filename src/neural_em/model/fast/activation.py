@@ -11,8 +11,16 @@ from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import Twin
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
+
+def elu(x: Tensor) -> Tensor:
+    """In place, or on a CPU without gradients by exp, which is twice as fast there as PyTorch's own."""
+    if x.is_cuda or torch.is_grad_enabled():
+        return F.elu_(x)
+    return torch.maximum(x, x.clamp(max=0).exp_().sub_(1))
+
+
 # their gradients need the result only
-IN_PLACE = {"elu": F.elu_, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
+IN_PLACE = {"elu": elu, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
 
 class FastActivation(Twin):
@@ -74,8 +82,7 @@ class FastActivation(Twin):
         if scale is None or offset is None:
             return activate(x, None, None, kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-        pixels = rows[0].numel() // rows.shape[-1]
-        scale, offset = (part.repeat(pixels).reshape(rows.shape[1:]) for part in (scale, offset))
+        scale, offset = (part.expand(rows.shape[1:]) for part in (scale, offset))
         rows = IN_PLACE[kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
         return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 

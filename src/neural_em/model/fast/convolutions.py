@@ -1,20 +1,19 @@
 """The fast twins of the convolutions in `networks.py`: the same numbers, on the same parameters."""
 
-import platform
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.fast.linear import Linear, constant, long_product
+from neural_em.model.fast.linear import ON_ARM, Linear, constant, long_product
 
 
 class FastConvolution(Linear):
     """4x4, stride 2."""
 
     stride = 2
-    by_products = platform.machine() in ("aarch64", "arm64")  # PyTorch has no fast way back through a convolution there
+    by_products = ON_ARM  # PyTorch has no fast way back through a convolution there
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight with its channels last in memory, as the images are, and the bias."""
@@ -113,6 +112,33 @@ class FastUpConvolution(FastConvolution):
         """Of (N,in,H,W): the phases, put in place if nothing that follows does."""
         x = super().forward(x)
         return interleave(x) if self.interleaves else x
+
+
+class FastDifferences(FastUpConvolution):
+    """The same on ARM with 24 taps instead of 36, without gradients: the rows' phases share a product.
+
+    Along the rows, with d[i] = x[i+1] - x[i] and the taps k, output 2i is s x[i] - k0 d[i-1] + k3 d[i] and output
+    2i + 1 is s x[i] + (k2 + k3) d[i], where s is the sum of the taps.
+    """
+
+    PARTS = ((1, 1, 1, 1), (-1, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))
+
+    def of_phases(self, weight: Tensor) -> Tensor:
+        """Without gradients, the weight (4*2*out, in, 1, 3) of the rows' parts and the columns' phases."""
+        if torch.is_grad_enabled():
+            return super().of_phases(weight)
+        parts = torch.einsum("ku,bqv,oiuv->kboiq", constant(self.PARTS, weight), self.share, weight)
+        return parts.flatten(0, 2).unsqueeze(2).contiguous(memory_format=torch.channels_last)
+
+    @classmethod
+    def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if weight.shape[2] == 3:
+            return super().product(x, weight, bias)
+        half = len(weight) // 4  # two phases
+        both = F.conv2d(x, weight[:half], None if bias is None else bias[:half], padding=(0, 1))
+        difference = F.pad(x, (0, 0, 1, 1)).diff(dim=2)
+        before, after, last = F.conv2d(difference, weight[half:], padding=(0, 1)).chunk(3, dim=1)
+        return torch.cat([both + before[:, :, :-1] + after[:, :, 1:], both + last[:, :, 1:]], dim=1)
 
 
 def interleave(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from neural_em.model.fast import closed_form, graphs
 from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
 from neural_em.model.fast.convolutions import (
     FastConvolution,
+    FastDifferences,
     FastFirst,
     FastFolded,
     FastLast,
@@ -255,6 +256,8 @@ def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     on_arm = FastConvolution.by_products and not layer.weight.is_cuda
     if not kernels and on_arm and up and not followed and layer.weight.shape[0] == 1:
         return FastFolded(layer)
+    if not kernels and on_arm and up and followed:
+        return FastDifferences(layer, True, False)
     return FastUpConvolution(layer, not absorbed, not followed) if up else FastConvolution(layer, not absorbed)
 
 
