@@ -244,7 +244,7 @@ def test_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         (["--resume", "--run", "/no/such/run"], "/no/such/run: expected a run folder to resume"),
         (["--run", "somewhere"], "nem train: expected a preset"),
         (["--resume", "--run", "here", "--from", "flying-shapes"], "--from needs a preset; leave it out"),
-        (["flying-shapes", "--from", "flying-shape"], "model: expected a shipped model (coloured-shapes, "),
+        (["flying-shapes", "--from", "flying-shape"], "model: expected a shipped model (bouncing-balls, "),
         (["flying-shapes", "--from", "~nobody-of-that-name/run"], "model: expected a shipped model"),
         (["flying-shapes", "--data", "~nobody-of-that-name/clips"], "~nobody-of-that-name/clips"),
         (["flying-shapes", "--from", "flying-mnist"], "weights: expected those of a model with height 28, width 28"),

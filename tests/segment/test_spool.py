@@ -35,6 +35,14 @@ def test_any_shape_comes_back() -> None:
         np.testing.assert_array_equal(found, array, strict=True)
 
 
+def test_a_file_that_has_become_shorter_is_said() -> None:
+    spool = Spool()
+    spool.add(np.arange(6.0))
+    spool._file.truncate(20)
+    with pytest.raises(NeuralEMError, match="temporary file: it has become shorter"):
+        spool[0]
+
+
 def test_objects_that_would_run_code_are_refused() -> None:
     with pytest.raises(TypeError, match="data-type"):
         Spool().add(np.array([print], object))
@@ -50,7 +58,7 @@ def test_a_temporary_folder_that_is_missing_or_full_is_said(monkeypatch: pytest.
 
     monkeypatch.setattr(tempfile, "TemporaryFile", Full)
     spool = Spool()
-    with pytest.raises(NeuralEMError, match="temporary file: cannot be written: No space left on device"):
+    with pytest.raises(NeuralEMError, match="temporary file: No space left on device"):
         spool.add(np.zeros(3))
     monkeypatch.setattr(tempfile, "TemporaryFile", missing)
     with pytest.raises(NeuralEMError, match="No usable temporary directory found"):

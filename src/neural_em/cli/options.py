@@ -40,7 +40,7 @@ Rollout = Annotated[int, option("Extra steps without input, on the model's own p
 Seed = Annotated[int, option("Seed of the starts and of the noise.")]
 Size = Annotated[int | None, option("Sequences to score.", "an earlier evaluation's, or 500")]
 Changes = Annotated[list[str] | None, assignments("Any other field of generated data, such as data.most_objects=6")]
-STEPS = "one a frame; images: the model's"
+STEPS = "one a frame; images and --static: the model's"
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 

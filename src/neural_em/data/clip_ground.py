@@ -196,8 +196,8 @@ def from_file(path: str, fitting: Fitting, size: tuple[int, int]) -> tuple[Groun
         refuse(str(file), f"{H} x {W} pixels like the clip, or the same shape", f"{height} x {width}")
     if (height, width) != size:
         said += f", resized from {height} x {width} pixels"
-    if (height, width) != size and fitting.fit in ("none", "crop"):  # which do not resize
-        picture = Fitting(H, W, "colour", "resize").frame(picture, str(file)).transpose(1, 2, 0)
+        if fitting.fit in ("none", "crop"):  # which do not resize
+            picture = Fitting(H, W, "colour", "resize").frame(picture, str(file)).transpose(1, 2, 0)
     seen = fitting.unit_frame(picture, str(file))
     return Ground("file", seen, np.full(seen.shape[1:], 2 * _LEAST, np.float32)), said
 

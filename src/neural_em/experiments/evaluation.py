@@ -36,7 +36,7 @@ _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "start
 
 @dataclass(frozen=True)
 class Evaluation(Checked):
-    """What to evaluate a run on; ``None`` is as it was trained, unless it is said otherwise."""
+    """What to evaluate a run on; ``None`` is as it was trained, except where a field says otherwise."""
 
     objects: int | None = None  # objects in a generated sequence
     components: int | None = None  # K

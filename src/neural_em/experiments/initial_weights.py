@@ -32,11 +32,11 @@ def first_weights(experiment: Experiment) -> tuple[dict[str, Tensor], str]:
 
 
 def rate_note(experiment: Experiment) -> str:
-    """At which rate trained weights are trained on; of a preset's, which can be set, also what is gentler."""
-    rate = experiment.training.learning_rate
-    text = f"begins at a learning rate of {rate:g}, with a new Adam"
-    gentler = f"; for a gentler start --set training.learning_rate={rate / 10:g}"
-    return text + gentler if experiment.name in PRESETS else text
+    """At which rate trained weights are trained on; where nobody has set it, also how to make it gentler."""
+    rate, known = experiment.training.learning_rate, PRESETS.get(experiment.name)
+    text = f"begins at a learning rate of {rate:g}; Adam's averages start anew"
+    gentler = f" (gentler: --set training.learning_rate={rate / 10:g})"
+    return text + gentler if known and known.training.learning_rate == rate else text
 
 
 def _shapes(config: BaseConfig) -> dict[str, torch.Size]:

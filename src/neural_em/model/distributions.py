@@ -129,7 +129,7 @@ class Masked(Gaussian):
         return self.shares(self.log_probability(x, psi))
 
     def shares(self, log: Tensor) -> Tensor:
-        """The same (B,K,1,H,W) from log-probabilities."""
+        """The same (B,K,1,H,W) from log-probabilities, which is how the model asks for it."""
         return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
 
     def frame_likelihood(self, x: Tensor, psi: Tensor) -> Tensor:

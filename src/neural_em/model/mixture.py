@@ -55,7 +55,9 @@ def upper_bound(
     if prior is None:
         most = psi.amax(dim=1)
     else:
-        far = (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).max(dim=1, keepdim=True).indices
+        far = (
+            (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).max(dim=1, keepdim=True).indices
+        )  # faster than argmax
         most = psi.gather(1, far.expand(-1, 1, *psi.shape[2:])).squeeze(1)
     error = -distribution.log_probability(x, most)
     return (error if where is None else error * where).sum(dim=(1, 2, 3))

@@ -34,10 +34,11 @@ class Spool:
     def __getitem__(self, row: int) -> list[NDArray[Any]]:
         """The arrays of a row."""
         start, kinds = self._rows[row]
-        self._file.seek(start)
         arrays = [np.empty(*kind) for kind in kinds]
-        for array in arrays:
-            self._file.readinto(_bytes(array))
+        with _told():
+            self._file.seek(start)
+            if any(self._file.readinto(_bytes(array)) < array.nbytes for array in arrays):
+                raise OSError("it has become shorter")
         return arrays
 
 
@@ -52,4 +53,4 @@ def _told() -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or str(error)
-        raise NeuralEMError(f"temporary file: cannot be written: {why} (TMPDIR names another folder)") from None
+        raise NeuralEMError(f"temporary file: {why} (TMPDIR names another folder)") from None

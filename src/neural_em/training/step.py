@@ -212,9 +212,9 @@ def segmented_gradients(
 ) -> Tensor:
     """Adds the gradients of ``share`` times the unroll's loss to the parameters, keeping ``length`` steps at a time.
 
-    Without truncation they are exact: the states between the segments are found first, then each segment is run again,
-    from the last to the first, and handed the gradient of the state it ends in. With truncation each segment goes back
-    on its own, as soon as it is run, and no gradient crosses its borders.
+    Without truncation they are exact to rounding: the states between the segments are found first, then each segment is
+    run again, from the last to the first, and handed the gradient of the state it ends in. With truncation each segment
+    goes back on its own, as soon as it is run, and no gradient crosses its borders.
 
     Frames x (T+1,B,C,H,W), x_noisy (T,B,C,H,W); ``start`` is the state before the first step. Returns the loss,
     detached.

@@ -13,14 +13,14 @@ from neural_em.model.networks import EPSILON, Activation, UpConvolution, activat
 
 
 def elu(x: Tensor) -> Tensor:
-    """In place, or on a CPU without gradients by exp, which is twice as fast there as PyTorch's own."""
-    if x.is_cuda or torch.is_grad_enabled():
+    """In place, or on a CPU without gradients by exp, which is twice as fast there; half precision is too coarse."""
+    if x.is_cuda or torch.is_grad_enabled() or x.dtype.itemsize < 4:
         return F.elu_(x)
     return torch.maximum(x, x.clamp(max=0).exp_().sub_(1))
 
 
 # their gradients need the result only
-IN_PLACE = {"elu": elu, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
+ACTIVATIONS = {"elu": elu, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
 
 
 class FastActivation(Twin):
@@ -83,7 +83,7 @@ class FastActivation(Twin):
             return activate(x, None, None, kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
         scale, offset = (part.expand(rows.shape[1:]) for part in (scale, offset))
-        rows = IN_PLACE[kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
+        rows = ACTIVATIONS[kind](F.layer_norm(rows, rows.shape[1:], scale, offset, EPSILON))
         return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
 
 

@@ -17,7 +17,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
 from neural_em.model.fast import closed_form, graphs
-from neural_em.model.fast.activation import IN_PLACE, FastActivation, absorbs
+from neural_em.model.fast.activation import ACTIVATIONS, FastActivation, absorbs
 from neural_em.model.fast.convolutions import (
     FastConvolution,
     FastDifferences,
@@ -190,7 +190,7 @@ def as_built(module: object, *classes: type) -> bool:
 def known(layer: object) -> bool:
     """Whether there is a fast twin of the layer."""
     if as_built(layer, Activation):
-        return layer.kind in IN_PLACE  # type: ignore[attr-defined]
+        return layer.kind in ACTIVATIONS  # type: ignore[attr-defined]
     return as_built(layer, Dense, Pairs, Convolution, UpConvolution)
 
 
