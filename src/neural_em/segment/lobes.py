@@ -12,6 +12,7 @@ from scipy import ndimage
 Array = NDArray[Any]
 _NECK = 0.65  # of a lobe's breadth: a neck is narrower
 _ALIKE = 0.4  # of a patch's breadth: a lobe is broader
+_FILLED = 0.5  # of a patch: discs as broad as its lobes fill more; those of strokes and bars do not
 _EIGHT = np.ones((3, 3))
 
 
@@ -22,13 +23,15 @@ def connected(there: Array) -> tuple[Array, int]:
 
 
 def lobed(there: Array) -> tuple[Array, int]:
-    """The same, cut at their necks."""
+    """The same, cut at their necks if their lobes are round."""
     patches, count = connected(there)
     for patch, box in enumerate(ndimage.find_objects(patches), start=1):
         inside = patches[box] == patch
-        cores = _cores(ndimage.distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1])
+        depth = ndimage.distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1]
+        cores = _cores(depth)
         more = int(cores.max()) - 1
-        if more > 0:
+        discs = np.pi * np.square(ndimage.maximum(depth, cores, range(1, more + 2))).sum()
+        if more > 0 and discs > _FILLED * inside.sum():
             nearest = ndimage.distance_transform_edt(cores == 0, return_distances=False, return_indices=True)
             own = cores[tuple(nearest)][inside]
             patches[box][inside] = np.where(own == 1, patch, count + own - 1)

@@ -24,8 +24,8 @@ Array = NDArray[Any]
 Shared = dict[int, dict[int, int]]  # the pixels that each lobe has of each object
 _OFTEN = 8  # frames, at least, that tell how something changes
 _SHAPE = 0.08  # of an object's length: what varies by less keeps its shape; what varies by more at once is another one
-_CHANGE = 0.1  # of a lobe's size, and
-_NOISE = 1.5  # pixels: what the distance between two lobes varies by, at least, if they are two objects
+_CHANGE = 0.07  # of a lobe's size, and
+_NOISE = 1.0  # pixels: what the distance between two lobes varies by, at least, if they are two objects
 _PART = 0.15  # of an object: what is less is no object of its own
 _TAKEN = 0.25  # of a lobe: if a loose object has so much of it, it may be a part of that
 
