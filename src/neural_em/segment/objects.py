@@ -17,6 +17,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from neural_em.segment.lobes import connected, lobed
+
 Array = NDArray[Any]
 Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
 GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
@@ -24,6 +26,7 @@ _LEAST = 0.001  # of the frame: smaller patches are no objects
 _TORN = 3  # frames that two parts have to be apart to be two
 _PART = 0.15  # of an object: what is less is no object of its own
 _SEARCH = 4  # pixels around where an object should be
+_GROWN, _REST = 1.4, 0.3  # times its size: a lobe that is larger at once has another one in it, which shows so much
 _CONTRAST = 0.3  # a difference of colours that makes pixels entirely different
 _MODEL = 0.1  # how much the model's assignment counts beside the objects' pictures
 
@@ -56,9 +59,9 @@ class Thing:
 class Follower:
     """Follows the objects from frame to frame, in one direction of time."""
 
-    def __init__(self, things: list[Thing] | None = None, count: int = 0) -> None:
+    def __init__(self, things: list[Thing] | None = None, count: int = 0, lobes: bool = False) -> None:
         self.things = things or []
-        self.count, self._frame = count, -1
+        self.count, self._frame, self._lobes = count, -1, lobes  # lobes: patches are cut at their necks
 
     def add(self, frame: Array, there: Array, gamma: Array, before: Array | None = None) -> Found:
         """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
@@ -66,7 +69,7 @@ class Follower:
         ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
         """
         self._frame += 1
-        patches, count = ndimage.label(there, np.ones((3, 3)))
+        patches, count = (lobed if self._lobes else connected)(there)
         large = np.bincount(patches.ravel(), minlength=count + 1) >= max(6, _LEAST * patches.size)
         homes = self._homes(patches, count, large)
         labels = np.zeros(patches.shape, np.int32)
@@ -76,7 +79,7 @@ class Follower:
             if not things and large[patch]:
                 self._begin(inside, frame, gamma, before)
                 labels[inside] = self.things[-1].number
-            elif len(things) == 1:
+            elif len(things) == 1 and not self._grown(things, frame, inside, gamma, before):
                 labels[inside] = things[0].number
             elif things:
                 labels[inside] = self._divided(things, frame, inside, gamma)
@@ -84,7 +87,8 @@ class Follower:
         seen = {id(thing) for things in homes.values() for thing in things}
         for thing in list(self.things):
             if id(thing) in seen and id(thing) not in crowd:
-                self._renew(thing, labels == thing.number, frame, gamma)
+                torn = sum(things == [thing] for things in homes.values()) > 1
+                self._renew(thing, labels == thing.number, frame, gamma, torn)
             elif id(thing) not in seen and thing.alone != self._frame:
                 self._coast(thing, patches.shape)
         return labels, {thing.number: self._frame - thing.alone for thing in self.things}
@@ -141,6 +145,19 @@ class Follower:
                         del homes[alone]
                 return
 
+    def _grown(self, things: list[Thing], frame: Array, inside: Array, gamma: Array, before: Array | None) -> bool:
+        """Whether a lobe is larger all at once: the rest of another one that was cut joined it, and begins here."""
+        (thing,) = things
+        own = thing.mask.sum()
+        if not self._lobes or inside.sum() < _GROWN * own:
+            return False
+        rest = inside.copy()
+        rest[thing.cells(thing.centre + thing.velocity, inside.shape)] = False
+        if rest.sum() >= _REST * own:
+            self._begin(rest, frame, gamma, before)
+            things.append(self.things[-1])
+        return len(things) > 1
+
     def _begin(self, inside: Array, frame: Array, gamma: Array, before: Array | None) -> None:
         self.count += 1
         number = self.count
@@ -153,7 +170,7 @@ class Follower:
         self.things.append(thing)
         self._renew(thing, inside, frame, gamma)
 
-    def _renew(self, thing: Thing, inside: Array, frame: Array, gamma: Array) -> None:
+    def _renew(self, thing: Thing, inside: Array, frame: Array, gamma: Array, torn: bool = False) -> None:
         """An object that is alone shows itself."""
         cells = np.argwhere(inside)
         centre = cells.mean(axis=0)
@@ -162,7 +179,7 @@ class Follower:
         if thing.alone >= 0:
             old = 0.5 if thing.alone == self._frame - 1 else 0.0
             thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
-        thing.torn = thing.torn + 1 if ndimage.label(inside[part], np.ones((3, 3)))[1] > 1 else 0
+        thing.torn = thing.torn + 1 if torn else 0
         thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
         thing.mask, thing.picture = inside[part].copy(), frame[:, part[0], part[1]].copy()
         thing.components = 0.9 * thing.components + gamma[:, inside].sum(axis=1) / len(cells)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from neural_em.segment.config import MAX_COMPONENTS
-from neural_em.segment.objects import Follower, chosen
+from neural_em.segment.parts import parted
+from neural_em.segment.passes import Labelled, Pass, enlarged
 from neural_em.segment.spool import Spool
 
 Array = NDArray[Any]
@@ -61,8 +62,7 @@ class Scene:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
         self._seen, self._done = Spool(), Spool()
-        self._forward = Follower()
-        self._ages: list[dict[int, int]] = []
+        self._pass = Pass()
         self._unlabelled = 0  # objects for which no label was free
         self._life: dict[int, list[int]] = {}  # of each object: its first and last frame, and how many
         self._size: dict[int, float] = {}  # of each object, in pixels along a side
@@ -75,32 +75,24 @@ class Scene:
 
     def add(self, frame: Array, there: Array, gamma: Array) -> None:
         """The next frame (C,H,W), where (H,W) it is not ground, and the assignment (K,h,w), a few times smaller."""
-        labels, ages = self._forward.add(frame, there, _enlarged(gamma, there))
+        self._pass.add(frame, there, enlarged(gamma, there))
         bytes_of = [np.rint(255 * np.clip(each, 0, 1)).astype(np.uint8) for each in (frame, gamma)]
-        self._seen.add(bytes_of[0], there, bytes_of[1], labels)
-        self._ages.append(ages)
+        self._seen.add(bytes_of[0], there, bytes_of[1])
 
     def finish(self) -> None:
         """Goes back through the clip, puts both directions together, and tells what is one object."""
-        last, things = len(self._seen) - 1, self._forward.things
-        for thing in things:
-            thing.velocity, thing.alone = -thing.velocity, thing.alone - last - 1
-        backward = Follower(things, self._forward.count)
-        for i in range(last, -1, -1):
-            frame, there, gamma, forward = self._seen[i]
-            assigned = _enlarged(gamma / np.float32(255), there)
-            found = backward.add(frame / np.float32(255), there, assigned, forward)
-            labels = chosen((forward, self._ages[i]), found)
+        found = Labelled(self._pass.back(self._seen))
+        found = parted(self._seen, found) or found
+        for i, labels, alone in found:
+            gamma = self._seen[i][2]
             self._done.add(labels, gamma.argmax(axis=0).astype(np.uint8))
-            ages = {**found[1], **self._ages[i]}
-            self._look(i, labels, _enlarged(gamma, there).argmax(axis=0),
-                       {each for each in ages if 0 in (ages[each], found[1].get(each))})  # fmt: skip
-        self._number(self._joined(), last + 1)
+            self._look(i, labels, enlarged(gamma, labels).argmax(axis=0), alone)
+        self._number(self._joined(), len(self._seen))
 
     def labels(self, i: int) -> Array:
         """The labels (H,W) of a frame."""
         numbers, owners = self._done[len(self._done) - 1 - i]
-        owners = _enlarged(owners[None], numbers)[0]
+        owners = enlarged(owners[None], numbers)[0]
         labels = np.zeros(numbers.shape, np.uint8)
         for number in np.unique(numbers[numbers > 0]).tolist():
             inside, table = numbers == number, np.array(self._table[number], np.uint8)
@@ -192,12 +184,6 @@ class Scene:
                                        "patches": len(members)})  # fmt: skip
         for number, new in root.items():
             self._table[number] = given[new] if number == new else given[new][:1]
-
-
-def _enlarged(maps: Array, like: Array) -> Array:
-    """Maps (...,h,w) at the size (H,W) of another, a whole number of times larger."""
-    factor = like.shape[-1] // maps.shape[-1]
-    return maps if factor == 1 else maps.repeat(factor, axis=-2).repeat(factor, axis=-1)
 
 
 def filled(labels: Array) -> Array:

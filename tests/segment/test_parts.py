@@ -1,0 +1,75 @@
+"""Objects that touch in every frame are told apart by how their outline changes; what keeps its shape stays one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_mutual_info_score
+
+from neural_em.segment.lobes import connected, lobed
+from neural_em.segment.scene import Scene
+
+Array = NDArray[Any]
+SIDE, FRAMES = 64, 40
+
+
+def drawn(t: int, distance: float, bar: float = 0, shift: float = 0, speed: float = 0.3, radius: float = 9) -> Array:
+    """Masks (H,W) of two discs that turn around the middle, and of a bar between them, which is the first one's."""
+    angle = speed * t
+    rows, columns = np.mgrid[:SIDE, :SIDE] - np.array([SIDE / 2, SIDE / 2 + shift * (t - FRAMES / 2)])[:, None, None]
+    along, across = columns * np.cos(angle) + rows * np.sin(angle), rows * np.cos(angle) - columns * np.sin(angle)
+    masks = np.zeros((SIDE, SIDE), np.uint8)
+    masks[(np.abs(along) < distance / 2) & (np.abs(across) < bar)] = 1
+    for number, side in ((1, -1), (2, 1)):
+        masks[(along - side * distance / 2) ** 2 + across**2 < radius**2] = number
+    return masks
+
+
+def found(frame: Callable[[int], Array]) -> tuple[Scene, list[Array]]:
+    """What is followed of white figures on black, by a model of a single component, which tells nothing."""
+    scene, clip = Scene(), [frame(t) for t in range(FRAMES)]
+    for masks in clip:
+        assert connected(masks > 0)[1] == 1  # they touch in every frame
+        scene.add((masks > 0)[None].astype(np.float32), masks > 0, np.ones((1, SIDE, SIDE), np.float32))
+    scene.finish()
+    return scene, clip
+
+
+def test_balls_that_circle_around_each_other_and_are_never_apart_are_two() -> None:
+    """They come nearer and go away again, by half a radius, and touch all the time."""
+    scene, clip = found(lambda t: drawn(t, 13 + 4.5 * np.sin(0.4 * t)))
+    assert [(each["label"], each["frames"]) for each in scene.found] == [(1, FRAMES), (2, FRAMES)]
+    true, labels = [], []
+    for t, masks in enumerate(clip):
+        own = masks == 3 - drawn(t, -13 - 4.5 * np.sin(0.4 * t))  # which of two is in front, nobody sees
+        true.append(masks[own & (masks > 0)])
+        labels.append(scene.labels(t)[own & (masks > 0)])
+    # over all frames at once: each keeps its label
+    assert adjusted_mutual_info_score(np.concatenate(true), np.concatenate(labels)) > 0.8
+
+
+@pytest.mark.parametrize("shift", [0, 0.3])
+@pytest.mark.parametrize("speed", [0, 0.12])
+def test_a_dumbbell_is_one_object_whether_it_moves_turns_or_stands_still(shift: float, speed: float) -> None:
+    scene, _ = found(lambda t: drawn(t, 26, 3, shift, speed))
+    assert [(each["label"], each["frames"]) for each in scene.found] == [(1, FRAMES)]
+
+
+def test_a_dumbbell_that_comes_nearer_is_one_object() -> None:
+    scene, _ = found(lambda t: drawn(t, 14 + 0.3 * t, 2 + 0.3 / 7 * t, 0, 0.1, 5 + 0.75 / 7 * t))
+    assert len(scene.found) == 1
+
+
+def test_a_patch_is_cut_at_a_narrow_neck_alone() -> None:
+    """Discs of radius 9: the neck is 0.5 breadths wide at a distance of 15.6, and 0.8 at one of 10.8."""
+    narrow, broad = drawn(0, 15.6) > 0, drawn(0, 10.8) > 0
+    patches, count = lobed(narrow)
+    assert count == 2
+    assert np.array_equal(patches > 0, narrow)
+    assert {tuple(np.unique(patches[:, :32])), tuple(np.unique(patches[:, 33:]))} == {(0, 1), (0, 2)}
+    assert lobed(broad)[1] == 1
+    assert lobed(np.zeros((9, 9), bool))[1] == 0
