@@ -144,7 +144,7 @@ def _norm_of_each_pixel(x):
     return centred / (centred.square().mean(dim=1, keepdim=True) + networks.EPSILON).sqrt()
 
 
-def _squared_error(distribution, x, psi, gamma):
+def _squared_error(distribution, x, psi, gamma, log):
     return (gamma * (x.unsqueeze(1) - psi).square()).sum(dim=(1, 2, 3, 4))
 
 
