@@ -24,7 +24,7 @@ Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each obje
 GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
 _LEAST = 0.001  # of the frame: smaller patches are no objects
 _TORN = 3  # frames that two parts have to be apart to be two
-_PART = 0.15  # of an object: what is less is no object of its own
+PART = 0.15  # of an object: what is less is no object of its own
 _SEARCH = 4  # pixels around where an object should be
 _GROWN, _REST = 1.4, 0.3  # times its size: a lobe that is larger at once has another one in it, which shows so much
 _CONTRAST = 0.3  # a difference of colours that makes pixels entirely different
@@ -137,7 +137,7 @@ class Follower:
         for thing, pixels in shared.items():
             home = where.get(id(thing))
             if home is not None and pixels > 0.5 * area and len(homes[home]) == 1:
-                if thing.torn < _TORN - 1 or area < _PART * thing.mask.sum():
+                if thing.torn < _TORN - 1 or area < PART * thing.mask.sum():
                     homes[patch] = [thing]  # a part of it
                 else:  # two objects that were taken for one
                     self.things.remove(thing)

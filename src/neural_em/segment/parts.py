@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from neural_em.segment.lobes import connected
+from neural_em.segment.objects import PART
 from neural_em.segment.passes import Both, Labelled, Pass, unpacked
 from neural_em.segment.spool import Spool
 
@@ -26,7 +27,6 @@ _OFTEN = 8  # frames, at least, that tell how something changes
 _SHAPE = 0.08  # of an object's length: what varies by less keeps its shape; what varies by more at once is another one
 _CHANGE = 0.07  # of a lobe's size, and
 _NOISE = 1.0  # pixels: what the distance between two lobes varies by, at least, if they are two objects
-_PART = 0.15  # of an object: what is less is no object of its own
 _TAKEN = 0.25  # of a lobe: if a loose object has so much of it, it may be a part of that
 
 
@@ -114,7 +114,7 @@ def _grouped(shared: Shared, apart: set[frozenset[int]], loose: set[int]) -> dic
         if home in against and shared[lobe].get(taken, 0) > _TAKEN * pixels[lobe]:
             home = taken
         fits = [name for name in family[home] if name not in against]
-        if family[home] and not fits and home in loose and pixels[lobe] >= _PART * whole[home]:
+        if family[home] and not fits and home in loose and pixels[lobe] >= PART * whole[home]:
             fits, unused = [unused], unused + 1
         name = (fits or family[home] or [home])[0]
         members[name].append(lobe)
