@@ -10,7 +10,7 @@ import pytest
 import neural_em
 from neural_em.errors import NeuralEMError
 from neural_em.experiments import build, train
-from neural_em.experiments.initial_weights import first_weights
+from neural_em.experiments.initial_weights import first_weights, rate_note
 from tests.tiny import TINY, best_weights, same
 
 
@@ -32,6 +32,12 @@ def test_training_begins_with_the_given_weights(tmp_path: Path) -> None:
     assert same(best_weights(tmp_path / "staged"), best_weights(tmp_path / "first"))
     logs = [(tmp_path / name / "log.txt").read_text() for name in ("staged/stage-1", "staged/stage-2", "first")]
     assert ["learning rate" in log for log in logs] == [True, False, False]
+
+
+def test_a_gentler_rate_is_named_as_long_as_nobody_has_set_one() -> None:
+    shipped = {"weights": "flying-shapes"}
+    assert rate_note(build("flying-shapes", **shipped)).endswith("(gentler: --set training.learning_rate=0.0001)")
+    assert "gentler" not in rate_note(build("flying-shapes", ["training.learning_rate=0.0001"], **shipped))
 
 
 def test_a_run_goes_on_without_the_weights_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
