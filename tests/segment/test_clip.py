@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,9 @@ def test_the_start_with_the_lowest_loss_goes_on() -> None:
     frame = flying_shapes(1, objects=1, frames=1, height=8, width=14)[0][0, 0].numpy()
     model = NeuralEM(ModelConfig(height=8, width=14, theta_size=5, convolutions=(3,), hidden=7), seed=2)
     losses = [Stream(model, SegmentConfig(3, steps=2, starts=starts)).look(frame).loss for starts in (1, 2, 4, 8)]
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0]
+    for fewer, more in pairwise(losses):
+        assert more <= fewer * (1 + 1e-5)  # the same start in another batch is rounded in another way
+    assert losses[-1] < 0.999 * losses[0]
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
