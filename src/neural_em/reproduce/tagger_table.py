@@ -29,17 +29,20 @@ def section(records: Mapping[str, TrainingRecord]) -> str:
     """What was run of the comparison, as a table; a line where Tagger was not."""
     if not any(name.startswith("tagger") for name in records):
         return f"{_QUOTED} `nem reproduce tagger` has not been run.\n"
-    rows, missing = [], []
+    rows: list[list[str]] = []
+    missing: dict[str, list[str]] = {}
     for pixels in (20, 28):
         for noise in (False, True):
             for name, about, ending in COMPARED:
                 if (ending == "-20") is (pixels == 20):
                     training = f"{name}{ending}"
-                    scores = _scores(training, noise, records)
-                    rows += [[about, f"{pixels} x {pixels}", "yes" if noise else "no", *scores]] if scores else []
-                    missing += [] if scores else [f"{training}{'' if noise else ' without noise'}"]
+                    if scores := _scores(training, noise, records):
+                        rows.append([about, f"{pixels} x {pixels}", "yes" if noise else "no", *scores])
+                    else:
+                        missing.setdefault(training, []).append("with" if noise else "without")
     text = f"## Tagger\n\n{_ABOUT}\n\n{markdown_table(_HEADER, rows)}"
-    return f"{text}\nNot run: {', '.join(missing)}.\n" if missing else text
+    named = (name if len(how) == 2 else f"{name} ({how[0]} noise)" for name, how in missing.items())
+    return f"{text}\nNot run: {', '.join(named)}.\n" if missing else text
 
 
 def _scores(training: str, noise: bool, records: Mapping[str, TrainingRecord]) -> list[str]:
