@@ -2,6 +2,7 @@
 
     python tools/own_clips.py                 # the clips that the code was developed on
     python tools/own_clips.py --held-out      # those that were looked at once, at the end
+    python tools/own_clips.py --fresh 16      # so many more of each kind, of seeds that nobody chose
     python tools/own_clips.py --only grey --keep clips
 
 Three kinds: grey shaded balls on black; coloured balls on a textured ground under a moving shadow, with noise; digits
@@ -63,6 +64,18 @@ HELD_OUT = (
     Recipe("colour", 114, 5), Recipe("figures", 121, 2, 100, 100), Recipe("figures", 122, 3, 64, 64),
     Recipe("tones", 123, 4), Recipe("tones", 124, 3, 128, 128), Recipe("tones", 125, 5, 160, 160),
 )  # fmt: skip
+SIZES = ((240, 320), (200, 200), (160, 240), (128, 128))
+
+
+def fresh(count: int) -> list[Recipe]:
+    """More clips of each kind: two to five objects, in frames of several sizes."""
+    recipes = []
+    for kind in ("grey", "colour", "figures", "tones"):
+        random = np.random.default_rng(7)
+        for seed in range(201, 201 + count):
+            objects, size = int(random.integers(2, 6)), SIZES[int(random.integers(len(SIZES)))]
+            recipes.append(Recipe(kind, seed, objects, *size))
+    return recipes
 
 
 def make(recipe: Recipe) -> tuple[Array, Array]:
@@ -199,6 +212,7 @@ def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description="How well nem segment does on clips like a user's own.")
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--fresh", type=int, default=0, metavar="N", help="N more clips of each kind instead")
     parser.add_argument("--only", default="", help="clips whose names begin so")
     parser.add_argument("--keep", type=Path, help="folder for the clips and what is found")
     parser.add_argument("options", nargs="*", help="for nem segment, after --")
@@ -209,7 +223,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = chosen.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        for recipe in HELD_OUT if chosen.held_out else DEVELOPMENT:
+        for recipe in fresh(chosen.fresh) or (HELD_OUT if chosen.held_out else DEVELOPMENT):
             if recipe.name.startswith(chosen.only):
                 print(f"| {' | '.join(score(recipe, folder, chosen.options))} |", flush=True)
 

@@ -31,6 +31,7 @@ _FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
 # of a ground of one colour: the share of frames in which a pixel shows it, and of all pixels that show it, at least
 _OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
+_SWEEPS = 4  # through the samples: what is left of a ghost is smaller each time
 CLEAR = "none: the frames are black and white already"  # what `choose` says of them
 _SHAPE = 0.01  # that a picture of the empty scene may be wider or higher than the clip
 _HUES = ("red", "orange", "yellow", "green", "green", "green", "cyan", "blue", "blue", "purple", "pink", "pink")
@@ -45,13 +46,11 @@ class Ground:
         kind: ``median``, ``flat`` or ``file``.
         picture: (C,H,W), in colour where the clip is.
         tolerance: (H,W): what differs by no more is noise.
-        ghost: the share of its pixels that seem to be an object that stood there for long and left, or came late.
     """
 
     kind: str
     picture: Picture
     tolerance: Picture
-    ghost: float = 0.0
 
     def foreground(self, frame: Picture) -> tuple[Mask, Mask]:
         """Where (H,W) a frame shows something else than the ground, and where only a shadow lies on it."""
@@ -143,28 +142,32 @@ def seen_samples(clip: Source, fitting: Fitting) -> tuple[Picture, Fitting]:
 
 
 def learn(samples: Picture) -> Ground:
-    """The ground as what each pixel is most often, however much moves in front of it."""
+    """The ground as what each pixel is most often, however much moves in front of it, without ghosts."""
     noise = min(_noise(samples), _LEAST)  # more is motion
-    near = max(_LEAST, 4 * noise)
+    near, least = max(_LEAST, 4 * noise), max(_LEAST, 5 * noise)
     picture = _most_common(samples, near)
+    _take_ghosts_away(samples, picture, least)
     difference = np.abs(samples - picture).max(axis=1)
     own = np.where(difference <= near, difference, np.nan)  # the ground alone, without what passes
     with np.errstate(all="ignore"):
         spread = np.nan_to_num(1.4826 * np.nanmedian(own, axis=0))
-    tolerance = np.maximum(max(_LEAST, 5 * noise), 4 * spread)
-    return Ground("median", picture, tolerance.astype(np.float32), _ghost(samples, picture, difference > tolerance))
+    tolerance = np.maximum(least, 4 * spread).astype(np.float32)
+    return Ground("median", picture, tolerance)
 
 
-def _ghost(samples: Picture, picture: Picture, differs: Mask) -> float:
-    """The share of the pixels of a ground (C,H,W) that an object stood on for most of the clip, but not all of it.
+def _take_ghosts_away(samples: Picture, picture: Picture, tolerance: float) -> None:
+    """Mends a ground (C,H,W) in place where an object stood for most of the clip, but not all of it.
 
-    There the first or the last samples all differ from the ground (N,H,W); it has an outline, and they have none.
+    While such an object is away, some samples in a row all differ from the ground there; the ground has an outline
+    around that place, and they have none.
     """
-    ghost, few = 0, max(3, len(samples) // 8)
-    for part in (slice(0, few), slice(-few, None)):
-        patches, _ = ndimage.label(differs[part].all(axis=0))
-        empty = np.median(samples[part], axis=0)
-        for patch in np.flatnonzero(np.bincount(patches.ravel())[1:] > 0.002 * patches.size) + 1:
+    few = max(3, len(samples) // 8)
+    parts = [samples[first : first + few] for first in range(0, len(samples) - few + 1, max(1, few // 2))]
+    for part in parts * _SWEEPS:
+        patches, _ = ndimage.label((np.abs(part - picture).max(axis=1) > tolerance).all(axis=0))
+        large = np.flatnonzero(np.bincount(patches.ravel())[1:] > 0.002 * patches.size) + 1
+        empty = np.median(part, axis=0) if len(large) else picture
+        for patch in large:
             inside = patches == patch
             inner = inside & ~ndimage.binary_erosion(inside, iterations=2)
             outer = ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside)
@@ -172,8 +175,8 @@ def _ghost(samples: Picture, picture: Picture, differs: Mask) -> float:
                 continue
             outline, other = (np.abs(each[:, inner].mean(axis=1) - each[:, outer].mean(axis=1)).max()
                               for each in (picture, empty))  # fmt: skip
-            ghost += inside.sum() if outline > max(2 * _LEAST, 3 * other) else 0
-    return float(ghost / patches.size)
+            if outline > max(2 * _LEAST, 3 * other):
+                picture[:, inside] = empty[:, inside]
 
 
 def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:

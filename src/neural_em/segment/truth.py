@@ -107,11 +107,6 @@ class Watch:
             said.append("colour is ignored by this model")
         if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
             said.append("one component owns everything")
-        ground = self._segmentation.ground
-        if ground is not None and ground.ghost:
-            help = "use --background flat, a picture of the empty scene or a longer clip"
-            said.append(f"an object stood still for long and is taken for ground ({ground.ghost:.1%} of the picture), "
-                        f"so where it was a ghost is seen: {help}")  # fmt: skip
         doubts = self._doubts(found)
         if doubts and found["foreground"]:
             followed = "" if self._segmentation.scene is None else "; the objects are followed without it"
