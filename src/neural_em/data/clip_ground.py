@@ -32,6 +32,7 @@ _FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
 _OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
 _SWEEPS = 4  # through the samples: what is left of a ghost is smaller each time
+_SMALL, _LARGE, _MUCH = 0.002, 0.25, 0.4  # of the picture: objects that are looked for in the ground; all of them
 CLEAR = "none: the frames are black and white already"  # what `choose` says of them
 _SHAPE = 0.01  # that a picture of the empty scene may be wider or higher than the clip
 _HUES = ("red", "orange", "yellow", "green", "green", "green", "cyan", "blue", "blue", "purple", "pink", "pink")
@@ -146,7 +147,7 @@ def learn(samples: Picture) -> Ground:
     noise = min(_noise(samples), _LEAST)  # more is motion
     near, least = max(_LEAST, 4 * noise), max(_LEAST, 5 * noise)
     picture = _most_common(samples, near)
-    _take_ghosts_away(samples, picture, least)
+    _take_ghosts_away(samples, picture, near, least)
     difference = np.abs(samples - picture).max(axis=1)
     own = np.where(difference <= near, difference, np.nan)  # the ground alone, without what passes
     with np.errstate(all="ignore"):
@@ -155,28 +156,42 @@ def learn(samples: Picture) -> Ground:
     return Ground("median", picture, tolerance)
 
 
-def _take_ghosts_away(samples: Picture, picture: Picture, tolerance: float) -> None:
+def _take_ghosts_away(samples: Picture, picture: Picture, near: float, tolerance: float) -> None:
     """Mends a ground (C,H,W) in place where an object stood for most of the clip, but not all of it.
 
     While such an object is away, some samples in a row all differ from the ground there; the ground has an outline
-    around that place, and they have none.
+    around that place, and they have none. Where much of the picture differs, the light changes or the camera moves.
     """
     few = max(3, len(samples) // 8)
-    parts = [samples[first : first + few] for first in range(0, len(samples) - few + 1, max(1, few // 2))]
-    for part in parts * _SWEEPS:
-        patches, _ = ndimage.label((np.abs(part - picture).max(axis=1) > tolerance).all(axis=0))
-        large = np.flatnonzero(np.bincount(patches.ravel())[1:] > 0.002 * patches.size) + 1
-        empty = np.median(part, axis=0) if len(large) else picture
-        for patch in large:
-            inside = patches == patch
-            inner = inside & ~ndimage.binary_erosion(inside, iterations=2)
-            outer = ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside)
-            if not outer.any():
+    for _ in range(_SWEEPS):
+        mended = False
+        for first in range(len(samples) - few + 1):
+            part = samples[first : first + few]
+            patches, _ = ndimage.label((np.abs(part - picture).max(axis=1) > tolerance).all(axis=0))
+            sizes = np.bincount(patches.ravel()) / patches.size
+            if 1 - sizes[0] > _MUCH:
                 continue
-            outline, other = (np.abs(each[:, inner].mean(axis=1) - each[:, outer].mean(axis=1)).max()
-                              for each in (picture, empty))  # fmt: skip
-            if outline > max(2 * _LEAST, 3 * other):
-                picture[:, inside] = empty[:, inside]
+            places = ndimage.find_objects(patches)
+            for patch in np.flatnonzero((sizes > _SMALL) & (sizes < _LARGE) & (np.arange(len(sizes)) > 0)).tolist():
+                box = tuple(slice(max(0, side.start - 4), side.stop + 4) for side in places[patch - 1])
+                inside = patches[box] == patch
+                now = picture[:, *box]
+                outline = _outline(now, inside)
+                if outline > 2 * _LEAST:
+                    empty = _most_common(part[:, :, *box], near)
+                    if outline > 3 * _outline(empty, inside):
+                        now[:, inside], mended = empty[:, inside], True  # a view: in the picture itself
+        if not mended:
+            break
+
+
+def _outline(picture: Picture, inside: Mask) -> float:
+    """How much a picture (C,H,W) changes at the rim of a patch (H,W); 0 for a patch that fills it."""
+    inner = inside & ~ndimage.binary_erosion(inside, iterations=2)
+    outer = ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside)
+    if not outer.any():
+        return 0.0
+    return float(np.abs(picture[:, inner].mean(axis=1) - picture[:, outer].mean(axis=1)).max())
 
 
 def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
