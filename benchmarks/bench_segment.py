@@ -21,7 +21,7 @@ FRAMES, SIZE, COMPONENTS = 200, 64, 8
 
 
 def main() -> dict[str, Any]:
-    """Milliseconds a frame: of the network alone once a race is over, and of all, races and output included."""
+    """Milliseconds a frame: of the network alone once a race is over, and of all, ground, races and labels included."""
     model = pretrained("sprites")
     config = SegmentConfig(COMPONENTS, starts=FEWER_STARTS)
     with tempfile.TemporaryDirectory() as folder:

@@ -211,8 +211,9 @@ def score(recipe: Recipe, folder: Path, options: list[str]) -> list[str]:
 def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description="How well nem segment does on clips like a user's own.")
-    parser.add_argument("--held-out", action="store_true")
-    parser.add_argument("--fresh", type=int, default=0, metavar="N", help="N more clips of each kind instead")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--held-out", action="store_true")
+    which.add_argument("--fresh", type=int, default=0, metavar="N", help="N more clips of each kind instead")
     parser.add_argument("--only", default="", help="clips whose names begin so")
     parser.add_argument("--keep", type=Path, help="folder for the clips and what is found")
     parser.add_argument("options", nargs="*", help="for nem segment, after --")

@@ -58,7 +58,7 @@ def test_iterations_are_shown_one_by_one() -> None:
         "28 x 28", "yes", *["–"] * 5, "0.800", "1", "455,534", "90 min"
     ]  # fmt: skip
     assert row(page, "RNN-EM, trained on flying shapes")[2] == "no"
-    assert "Not run: static-shapes-nem-20, static-shapes-20, " in page
+    assert "Not run, or not scored so: static-shapes-nem-20, static-shapes-20, " in page
     assert ", flying-shapes-3-5-20 (with noise), " in page
     assert ", tagger-20 (with noise), " in page
     assert ", tagger-batch-norm-20, " in page

@@ -18,7 +18,8 @@ _ABOUT = f"""{_QUOTED}
 
 AMI (max) of the test images after each of Tagger's first five iterations, of which it is trained with three, and after
 the last step. Its own paper has images of 20 x 20 pixels and scores them without noise; the paper reproduced here has
-28 x 28 and noise. Layer norm in each place of batch norm is our reading: that variant was never released. With batch
+28 x 28 and noise. Noise is what a model was trained with: bits flipped with probability 0.2 for Tagger, 0.1 for the others
+on images. Layer norm in each place of batch norm is our reading: that variant was never released. With batch
 norm an image's score depends on the others in its batch of 100. The models of flying shapes were trained on moving
 shapes and see standing ones here."""
 _HEADER = ("model", "pixels", "noise at test", *map(str, range(1, ITERATIONS + 1)), "last step", "runs", "weights",
@@ -42,7 +43,7 @@ def section(records: Mapping[str, TrainingRecord]) -> str:
                         missing.setdefault(training, []).append("with" if noise else "without")
     text = f"## Tagger\n\n{_ABOUT}\n\n{markdown_table(_HEADER, rows)}"
     named = (name if len(how) == 2 else f"{name} ({how[0]} noise)" for name, how in missing.items())
-    return f"{text}\nNot run: {', '.join(named)}.\n" if missing else text
+    return f"{text}\nNot run, or not scored so: {', '.join(named)}.\n" if missing else text
 
 
 def _scores(training: str, noise: bool, records: Mapping[str, TrainingRecord]) -> list[str]:
