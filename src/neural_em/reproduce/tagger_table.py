@@ -18,8 +18,8 @@ _ABOUT = f"""{_QUOTED}
 
 AMI (max) of the test images after each of Tagger's first five iterations, of which it is trained with three, and after
 the last step. Its own paper has images of 20 x 20 pixels and scores them without noise; the paper reproduced here has
-28 x 28 and noise. Noise is what a model was trained with: bits flipped with probability 0.2 for Tagger, 0.1 for the others
-on images. Layer norm in each place of batch norm is our reading: that variant was never released. With batch
+28 x 28 and noise. Noise is what a model was trained with: bits flipped with probability 0.2, or 0.1 for the models of
+static shapes. Layer norm in each place of batch norm is our reading: that variant was never released. With batch
 norm an image's score depends on the others in its batch of 100. The models of flying shapes were trained on moving
 shapes and see standing ones here."""
 _HEADER = ("model", "pixels", "noise at test", *map(str, range(1, ITERATIONS + 1)), "last step", "runs", "weights",
