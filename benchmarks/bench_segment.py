@@ -1,4 +1,4 @@
-"""Times a frame of ``nem segment``: 64x64 pixels in colour, K = 8, four discs that cross each other on a texture."""
+"""Times a frame of ``nem segment``: 64x64 pixels in colour, K = 8, four balls that cross each other on a texture."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.timing import seconds
 from neural_em.segment import SegmentConfig, Stream, segment
 from neural_em.segment.config import FEWER_STARTS
 from neural_em.segment.stream import RACE
 from neural_em.storage.pretrained import pretrained
+from tools import own_clips
 
-FRAMES, SIZE, COMPONENTS = 200, 64, 8
+COMPONENTS = 8
+CLIP = own_clips.Recipe("colour", 1, 4, 64, 64, frames=200)
 
 
 def main() -> dict[str, Any]:
@@ -26,7 +27,7 @@ def main() -> dict[str, Any]:
     config = SegmentConfig(COMPONENTS, starts=FEWER_STARTS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.npy"
-        np.save(path, clip())
+        np.save(path, own_clips.make(CLIP)[0])
         start = seconds()
         found = [(each.x, each.labels) for each in segment(path, model, config)]
         whole = seconds() - start
@@ -45,17 +46,3 @@ def main() -> dict[str, Any]:
         "whole clip, frames a second": len(found) / whole,
         "races": len(stream.agreement),
     }
-
-
-def clip() -> NDArray[np.uint8]:
-    """(T,H,W,3): discs of four colours go to and fro, each with a pace of its own, before a ground that stands."""
-    rng = np.random.default_rng(0)
-    ground = 90 + 40 * np.kron(rng.random((16, 16, 3)), np.ones((4, 4, 1)))
-    colours = np.array([[230, 40, 40], [40, 220, 60], [60, 80, 240], [240, 220, 40]], float)
-    y, x = np.mgrid[:SIZE, :SIZE]
-    frames = np.repeat(ground[None], FRAMES, axis=0)
-    for t, frame in enumerate(frames):
-        for i, colour in enumerate(colours):
-            place = 10 + 44 * (0.5 + 0.5 * np.sin(t / np.array([17.0 + 3 * i, 23.0 - 2 * i]) + [i, 2.0 * i]))
-            frame[(y - place[0]) ** 2 + (x - place[1]) ** 2 < 36] = colour
-    return np.clip(frames + rng.normal(0, 4, frames.shape), 0, 255).astype(np.uint8)

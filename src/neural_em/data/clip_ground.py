@@ -172,7 +172,7 @@ def _take_ghosts_away(samples: Picture, picture: Picture, near: float, tolerance
             if 1 - sizes[0] > _MUCH:
                 continue
             places = ndimage.find_objects(patches)
-            for patch in np.flatnonzero((sizes > _SMALL) & (sizes < _LARGE) & (np.arange(len(sizes)) > 0)).tolist():
+            for patch in np.flatnonzero((sizes > _SMALL) & (sizes < _LARGE)).tolist():
                 box = tuple(slice(max(0, side.start - 4), side.stop + 4) for side in places[patch - 1])
                 inside = patches[box] == patch
                 now = picture[:, *box]
