@@ -92,6 +92,11 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def short(name: str, most: int) -> str:
+    """A name that is no longer than a file's may be: of a longer one its beginning and a checksum."""
+    return name if len(name) <= most else f"{name[:most]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
 def checksum(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file, which tells one content from another."""
     with told(path, "read"):

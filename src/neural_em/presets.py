@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from neural_em.data import DataConfig
 from neural_em.data.balls import CURTAIN
 from neural_em.errors import NeuralEMError, refuse, unknown
 from neural_em.fields import Check, Checked, optional
-from neural_em.files import absolute
+from neural_em.files import absolute, short
 from neural_em.model import BaseConfig, ModelConfig
 from neural_em.model import preset as network
 from neural_em.model.tagger import TaggerConfig
@@ -100,9 +99,7 @@ class Experiment(Checked):
             if value != before.get(key) and key not in unnamed:
                 text = "_".join(str(value).rstrip("/").split("/")[-_PATHS.get(key, 0) :])
                 parts.append(re.sub(r"[^A-Za-z0-9.]+", "_", key.rpartition(".")[2] + text))
-        name = "-".join(parts)
-        if len(name) > _LONGEST_NAME:
-            name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        name = short("-".join(parts), _LONGEST_NAME)
         first = self.training.seed
         return f"{name}-seed{first}" if seeds == 1 else f"{name}-seeds{first}-{first + seeds - 1}"
 

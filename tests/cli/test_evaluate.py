@@ -199,6 +199,16 @@ def test_fields_of_the_data_can_be_changed(run_nem: Run, trained: Path) -> None:
     assert evaluation.options() == "--set 'data.velocities=[1]' --set data.test_size=3"
 
 
+def test_many_changes_have_a_file_of_their_own(run_nem: Run, trained: Path) -> None:
+    """However many: a file's name has its limits, and an evaluation is not to be lost at its end."""
+    fields = ["velocities=[0]", "overlap=hide", "overlap=sum", "overlap=maximum", "train_size=11", "test_size=4"]
+    many = [word for _ in range(2) for field in fields for word in ("--set", f"data.{field}")]
+    for last in ("velocities=[0]", "velocities=[1]"):
+        done = run_nem("evaluate", trained / "seed-0", "--size", 3, *many, "--set", f"data.{last}", "--device", "cpu")
+        assert done.status == 0, done.err
+    assert len(list((trained / "seed-0" / "evaluations").glob("test-size3-*.json"))) == 2
+
+
 def test_an_evaluation_from_before_a_field_was_added_still_counts(run_nem: Run, trained: Path) -> None:
     result = read_usual(run_nem, trained)
     del result["settings"]["data"]["overlap"]

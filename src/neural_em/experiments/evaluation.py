@@ -20,7 +20,7 @@ from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.evaluation.probe import check_known, probe
 from neural_em.experiments.own_data import about_part, fingerprint, own_data
 from neural_em.fields import Check, Checked, flag, integer, optional
-from neural_em.files import absolute, checksum
+from neural_em.files import absolute, checksum, short
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.runs import environment
@@ -31,6 +31,7 @@ from neural_em.training import device as devices
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
 _CHECKS = EvaluationConfig.CHECKS
+_LONGEST_NAME = 200  # of a file, without its ending
 _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "starts", "size", "seed", "probe")
 
 
@@ -133,7 +134,7 @@ class Evaluation(Checked):
             path = absolute(self.data)
             parts.append(_file_name(Path(path).stem, f"{path}:{self.masks}"))
         parts += [] if run.which == "best" else [run.which]
-        return "-".join(parts)
+        return short("-".join(parts), _LONGEST_NAME)
 
     def options(self) -> str:
         """The same as options of ``nem evaluate``."""
