@@ -50,6 +50,19 @@ def test_keeps_its_score_on_fresh_data(card: Card) -> None:
     assert result.mean_over_steps["ami_max"].mean == pytest.approx(card.notes["scores"]["ami_mean"], abs=error)
 
 
+@pytest.mark.slow
+def test_sprites_groups_kinds_of_objects_that_it_never_saw() -> None:
+    """Better than what learns nothing, which is told where objects are: k-means has as many components."""
+    (card,) = (each for each in models() if each.name == "sprites")
+    kinds, usual = ("polygon", "star", "letter", "blob", "ring"), configs.from_dict(DataConfig, card.notes["data"])
+    assert not {*kinds} & {*usual.shapes}
+    data = replace(usual, shapes=kinds, objects=3, most_objects=6, smallest=1 / 12, largest=1 / 2, motion="varied")
+    fresh = load_split(data, "test", UNSEEN, "cpu", size=60)
+    result = evaluate(accelerate(card.load()), fresh, EvaluationConfig(components=8, batch_size=20))
+    best = max(result.baselines[name]["ami_max"].mean or 0 for name in ("connected components", "k-means"))
+    assert (result.last_step["ami_max"].mean or 0) > best + 0.1
+
+
 def test_the_models_are_small_and_say_where_they_come_from():
     cards = models()
     names = [card.name for card in cards]

@@ -45,7 +45,7 @@ class EvaluationConfig(Checked):
         limit: score the first so many sequences only; ``None``: all of them.
         batch_size: sequences at a time, fewer where frames are large; changes memory and speed, and no result but that
             of a model with batch norm.
-        baselines: score connected components and k-means on the last step's frames too.
+        baselines: score connected components and k-means on the last step's frames too; in colour on true masks.
         rollout: further steps on the model's own predictions, scored apart, against the frames that follow.
         clean: let the components read frames and predictions without noise.
     """
@@ -217,8 +217,12 @@ def _array(score: Tensor) -> np.ndarray:
 
 
 def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) -> Arrays:
-    """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step."""
-    found = {"connected components": connected_components(frames), "k-means": k_means(frames, components, keys)}
+    """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step.
+
+    In colour, where the ground may be as bright as an object, these are told which pixels are objects'.
+    """
+    seen = frames if frames.shape[1] == 1 else (groups > 0).unsqueeze(1).to(frames)
+    found = {"connected components": connected_components(seen), "k-means": k_means(seen, components, keys)}
     return {
         (f"{_BASELINE_OF}{baseline}", name): _array(score)
         for baseline, assignment in found.items()
