@@ -92,8 +92,8 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def short(name: str, most: int) -> str:
-    """A name that is no longer than a file's may be: of a longer one its beginning and a checksum."""
+def short(name: str, most: int = 200) -> str:
+    """A name that a file can have, with an ending: of a longer one its beginning and a checksum."""
     return name if len(name) <= most else f"{name[:most]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 

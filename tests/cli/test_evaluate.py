@@ -205,7 +205,7 @@ def test_many_changes_have_a_file_of_their_own(run_nem: Run, trained: Path) -> N
     many = [word for _ in range(2) for field in fields for word in ("--set", f"data.{field}")]
     for last in ("velocities=[0]", "velocities=[1]"):
         done = run_nem("evaluate", trained / "seed-0", "--size", 3, *many, "--set", f"data.{last}", "--device", "cpu")
-        assert done.status == 0, done.err
+        assert done.status == 0, done.errors
     assert len(list((trained / "seed-0" / "evaluations").glob("test-size3-*.json"))) == 2
 
 

@@ -7,7 +7,7 @@ import typer
 
 from neural_em.cli import options
 from neural_em.cli.options import flag, option
-from neural_em.files import from_home
+from neural_em.files import from_home, short
 
 
 def evaluate(
@@ -81,7 +81,7 @@ def _write(run: Any, result: Any, evaluation: Any, out: Path | None, alone: bool
 
     name = evaluation.name(run)
     if out is not None:
-        return write_result(result, out, name if alone else f"{name}-{run.name.replace('/', '-')}")
+        return write_result(result, out, name if alone else short(f"{name}-{run.name.replace('/', '-')}"))
     return None if run.folder is None else write_result(result, run.folder / EVALUATIONS, name)
 
 

@@ -219,7 +219,7 @@ def _array(score: Tensor) -> np.ndarray:
 def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) -> Arrays:
     """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step.
 
-    In colour, where the ground may be as bright as an object, these are told which pixels are objects'.
+    In colour, where the ground may be as bright as an object, these are told which pixels are scored.
     """
     seen = frames if frames.shape[1] == 1 else (groups > 0).unsqueeze(1).to(frames)
     found = {"connected components": connected_components(seen), "k-means": k_means(seen, components, keys)}

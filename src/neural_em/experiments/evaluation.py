@@ -31,7 +31,6 @@ from neural_em.training import device as devices
 # where the files are and how a run was computed is no part of what it computes
 INDIFFERENT = frozenset({"training.seed", "training.precision", "training.deterministic", "data.mnist"})
 _CHECKS = EvaluationConfig.CHECKS
-_LONGEST_NAME = 200  # of a file, without its ending
 _NAMED = ("objects", "components", "steps", "rollout", "static", "clean", "starts", "size", "seed", "probe")
 
 
@@ -134,7 +133,7 @@ class Evaluation(Checked):
             path = absolute(self.data)
             parts.append(_file_name(Path(path).stem, f"{path}:{self.masks}"))
         parts += [] if run.which == "best" else [run.which]
-        return short("-".join(parts), _LONGEST_NAME)
+        return short("-".join(parts))
 
     def options(self) -> str:
         """The same as options of ``nem evaluate``."""
