@@ -143,7 +143,7 @@ def test_every_option_of_every_command(name: str, place: Path) -> None:
                 clear(place)
 
 
-@settings(max_examples=300, **FIXTURES)
+@settings(max_examples=200, **FIXTURES)
 @given(arguments=lines())
 def test_command_lines(arguments: list[str], place: Path) -> None:
     before = set(place.parent.iterdir())

@@ -105,10 +105,14 @@ def test_killed_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--seeds", "2"], STAGED], ids=["single", "seeds", "staged"])
-def test_killed_ten_times_and_resumed(tmp_path: Path, extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten random moments each, with one model, with several, and in stages."""
-    _kill_and_resume(tmp_path, [*TINY, *SAVING, "--epochs", "20", *extra], kills=10, seed=1, capsys=capsys)
+@pytest.mark.parametrize(
+    ("extra", "kills"), [([], 10), (["--seeds", "2"], 6), (STAGED, 6)], ids=["single", "seeds", "staged"]
+)
+def test_killed_many_times_and_resumed(
+    tmp_path: Path, extra: list[str], kills: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At random moments, with one model, with several, and in stages."""
+    _kill_and_resume(tmp_path, [*TINY, *SAVING, "--epochs", "20", *extra], kills=kills, seed=1, capsys=capsys)
 
 
 # waits after the second step until somebody writes a line
