@@ -30,7 +30,7 @@ def lobed(there: Array) -> tuple[Array, int]:
         depth = ndimage.distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1]
         cores = _cores(depth)
         more = int(cores.max()) - 1
-        discs = np.pi * np.square(_largest(depth, cores, more + 1)).sum()
+        discs = np.pi * np.square(ndimage.maximum(depth, cores, range(1, more + 2))).sum()
         if more > 0 and discs > _FILLED * inside.sum():
             nearest = ndimage.distance_transform_edt(cores == 0, return_distances=False, return_indices=True)
             own = cores[tuple(nearest)][inside]
@@ -42,28 +42,21 @@ def lobed(there: Array) -> tuple[Array, int]:
 def _cores(depth: Array) -> Array:
     """The middle of each lobe (H,W), from 1, of a patch of which each pixel's distance from the rim is known."""
     cores, most = (depth > 0).astype(np.int64), float(depth.max())
-    deepest = (depth == ndimage.maximum_filter(depth, 3)) & (depth >= _ALIKE * most)
-    if connected(deepest)[1] < 2:  # each lobe has a place that is its deepest
+    tops = (depth == ndimage.maximum_filter(depth, 3)) & (depth >= _ALIKE * most)
+    if connected(tops)[1] < 2:  # each lobe has one
         return cores
     for level in np.arange(1, _NECK * most, max(0.25, most / 32)):
         parts, count = ndimage.label(depth > level, _EIGHT)
         if count < 2:
             continue
-        deepest = _largest(depth, parts, count)
-        homes = _largest(cores, parts, count)  # of which core each is a part, 0 of none
-        good = (deepest * _NECK >= level) & (deepest >= _ALIKE * most)
+        deepest = ndimage.maximum(depth, parts, range(1, count + 1))
+        homes = ndimage.maximum(cores, parts, range(1, count + 1))  # of which core each is a part, 0 of none
+        good = (np.asarray(deepest) * _NECK >= level) & (np.asarray(deepest) >= _ALIKE * most)
         for core in range(1, int(cores.max()) + 1):
-            mine = 1 + np.flatnonzero(good & (homes == core))
+            mine = 1 + np.flatnonzero(good & (np.asarray(homes) == core))
             if len(mine) > 1:
                 last = int(cores.max())
                 cores[cores == core] = 0
                 for number, part in zip((core, *range(last + 1, last + len(mine))), mine, strict=True):
                     cores[parts == part] = number
     return cores
-
-
-def _largest(values: Array, parts: Array, count: int) -> Array:
-    """The largest value (count,) of each of the parts, which are numbered from 1; none is below 0."""
-    found = np.zeros(count + 1, values.dtype)
-    np.maximum.at(found, parts, values)
-    return found[1:]
