@@ -90,10 +90,13 @@ COMPARED: tuple[tuple[str, str, str], ...] = tuple(
             ("static-shapes-nem", "N-EM"),
             ("static-shapes", "RNN-EM"),
             ("static-shapes-plus", "RNN-EM, plus"),
+        )),
+        (("-20", "-28"), (
             ("flying-shapes-3-5", "RNN-EM, trained on flying shapes, K = 5"),
             ("flying-shapes-plus-3-5", "the same, plus"),
+            ("tagger", "Tagger, layer norm"),
+            ("tagger-batch-norm", "Tagger, batch norm"),
         )),
-        (("-20", "-28"), (("tagger", "Tagger, layer norm"), ("tagger-batch-norm", "Tagger, batch norm"))),
     )
     for ending in endings
     for name, about in rows
