@@ -45,7 +45,7 @@ def frames_a_second(network: NeuralEM, x: Tensor, K: int) -> float:
 def large(device: torch.device) -> tuple[NeuralEM, Tensor, int]:
     """RNN-EM with the network of bouncing balls, a sequence of 64 x 64 pixels, eight components."""
     config = replace(preset("bouncing-balls"), m_step="recurrent")
-    frames, _ = generate("silhouettes", 1, frames=STEPS + 1, device=device)
+    frames, _ = generate("bouncing-balls", 1, frames=STEPS + 1, device=device)
     return accelerate(NeuralEM(config).to(device)), frames, 8
 
 

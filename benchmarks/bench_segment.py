@@ -1,4 +1,4 @@
-"""Times a frame of ``nem segment``: 64x64 pixels in colour, K = 8, four balls that cross each other on a texture."""
+"""Times a frame of ``nem segment``: 64x64 pixels, K = 8, four balls that cross each other."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ from neural_em.storage.pretrained import pretrained
 from tools import own_clips
 
 COMPONENTS = 8
-CLIP = own_clips.Recipe("colour", 1, 4, 64, 64, frames=200)
+CLIPS = tuple(own_clips.Recipe(kind, 1, 4, 64, 64, frames=200) for kind in ("colour", "grey"))
 
 
 def main() -> dict[str, Any]:
+    """Both models that a clip may have, on coloured balls on a texture and on grey ones on black."""
+    each = [
+        {"model": name, "clip": clip.kind, **times(name, clip)} for name in ("sprites", "objects") for clip in CLIPS
+    ]
+    return {"threads": torch.get_num_threads(), "clips": each}
+
+
+def times(name: str, clip: own_clips.Recipe) -> dict[str, Any]:
     """Milliseconds a frame: of the network alone once a race is over, and of all, ground, races and labels included."""
-    model = pretrained("sprites")
+    model = pretrained(name)
     config = SegmentConfig(COMPONENTS, starts=FEWER_STARTS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.npy"
-        np.save(path, own_clips.make(CLIP)[0])
+        np.save(path, own_clips.make(clip)[0])
         start = seconds()
         found = [(each.x, each.labels) for each in segment(path, model, config)]
         whole = seconds() - start
@@ -38,7 +46,6 @@ def main() -> dict[str, Any]:
         times.append(seconds() - start)
     network = statistics.median(times[RACE + 1 :])
     return {
-        "threads": torch.get_num_threads(),
         "frames": len(found),
         "objects in the last frame": len(np.unique(found[-1][1])) - 1,
         "network, ms a frame, median after the race": 1000 * network,

@@ -11,7 +11,7 @@ from neural_em.model import PRESETS
 from neural_em.storage.weights import read
 
 # one network of each kind: the others for colour differ from coloured-shapes in size alone
-NETWORKS = [name for name in PRESETS if name not in ("coloured-digits", "tetrominoes", "sprites")]
+NETWORKS = [name for name in PRESETS if name not in ("coloured-digits", "tetrominoes", "sprites", "objects")]
 
 TINY = [
     "data.frames=4", "data.height=8", "data.width=14", "data.objects=2", "data.train_size=32",

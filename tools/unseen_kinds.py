@@ -1,9 +1,9 @@
-"""What needs no learning makes of the sequences on which `sprites` meets kinds of objects that it never saw.
+"""What needs no learning makes of the sequences on which a shipped model meets kinds of objects that it never saw.
 
-    python tools/unseen_kinds.py --out results/unseen-kinds/baselines.json
+    python tools/unseen_kinds.py objects --out results/unseen-kinds/objects-baselines.json
 
 AMI on the last frames. Both groupings are told which pixels are objects', and k-means how many objects a frame shows.
-The sequences are those of ``nem evaluate sprites`` with the same settings (docs/own-clips.md), counted by the objects
+The sequences are those of ``nem evaluate MODEL`` with the same settings (docs/own-clips.md), counted by the objects
 that they show at any time, as it does; surfaces and noise do not matter here.
 """
 
@@ -23,18 +23,23 @@ from neural_em.evaluation.baselines import connected_components, k_means
 from neural_em.experiments import build
 from neural_em.runs import environment
 
-SETTINGS = [
-    "data.shapes=[polygon,star,letter,blob,ring]", "data.most_objects=6", "data.smallest=0.0833", "data.largest=0.5",
-    "data.speed=4", "data.motion=varied", "data.grey=0.25",
-]  # fmt: skip
+SETTINGS = {
+    "objects": ["data.shapes=[star,heart,square]"],
+    "sprites": [
+        "data.shapes=[polygon,star,letter,blob,ring]", "data.most_objects=6", "data.smallest=0.0833",
+        "data.largest=0.5", "data.speed=4", "data.motion=varied", "data.grey=0.25",
+    ],
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("model", choices=SETTINGS)
     parser.add_argument("--out", type=Path, help="a JSON file for the scores")
     parser.add_argument("--size", type=int, default=300, help="number of test sequences")
     options = parser.parse_args()
-    groups = load_split(build("sprites", SETTINGS).data, "test", 0, size=options.size).batch(
+    settings = SETTINGS[options.model]
+    groups = load_split(build(options.model, settings).data, "test", 0, size=options.size).batch(
         torch.arange(options.size)
     )[1]
     assert groups is not None  # the data are generated
@@ -45,7 +50,7 @@ def main() -> None:
     for number in range(1, int(now.max()) + 1):
         means[now == number] = k_means(there[now == number], number, keys[now == number])
     found = {"connected components": connected_components(there), "k-means, true number": means}
-    result: dict[str, Any] = {"settings": SETTINGS, "made": environment.describe(torch.device("cpu"), "float32")}
+    result: dict[str, Any] = {"settings": settings, "made": environment.describe(torch.device("cpu"), "float32")}
     result["sequences"] = {number: int((shown == number).sum()) for number in range(1, int(shown.max()) + 1)}
     for name, assignment in found.items():
         scores = adjusted_mutual_info(last, assignment)

@@ -236,19 +236,6 @@ def test_properties_are_those_of_the_groups(kind: str) -> None:
         torch.testing.assert_close(pixel, known["colour"][-1, n, 0])
 
 
-def test_silhouettes_are_white_where_any_object_is() -> None:
-    """The same objects in colour on black, seen as white: same draw, same groups, one channel of noughts and ones."""
-    fields: dict[str, Any] = {"frames": 3, "smallest": 0.2, "largest": 0.4, "speed": 2.0, "most_objects": 4}
-    frames, groups = generate("silhouettes", 20, seed=3, motion="straight", shapes=("ring", "letter"), **fields)
-    assert frames.shape == (3, 20, 1, 64, 64)
-    colour, same = generate("sprites", 20, seed=3, shapes=("ring", "letter"), **fields)
-    assert torch.equal(groups, same)
-    assert torch.equal(frames[:, :, 0].bool(), colour.amax(dim=2) > 0)
-    assert torch.equal(frames[:, :, 0].bool(), groups > 0)
-    held = load_split(DataConfig("silhouettes", frames=3), "training", 0, size=4)
-    assert set(held.properties(torch.arange(4))) == {"position", "shape", "size"}
-
-
 def test_older_kinds_know_their_objects_too() -> None:
     for kind in ("flying-shapes", "bouncing-balls"):
         data = load_split(DataConfig(kind, objects=1, frames=4), "training", 0, size=10)
@@ -310,8 +297,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "visible": ("coloured-shapes", {"visible": 1.5}, "visible"),
     "frame": ("tetrominoes", {"height": 12}, "height x width"),
     "tetrominoes on colour": ("tetrominoes", {"ground": "colour"}, "ground"),
-    "silhouettes on colour": ("silhouettes", {"ground": "colour"}, "ground"),
-    "silhouettes with a surface": ("silhouettes", {"surface": "shaded"}, "surface"),
     "another kind's": ("tetrominoes", {"shapes": ["ring"]}, "shapes"),
     "noise": ("objects", {"noise": -0.1}, "noise"),
 }

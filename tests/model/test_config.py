@@ -11,7 +11,7 @@ from neural_em.model import PRESETS, ModelConfig, NoiseConfig, preset
 
 
 def test_the_presets_are_those_of_the_papers_appendix():
-    colour = {"coloured-shapes", "coloured-digits", "tetrominoes", "sprites"}
+    colour = {"coloured-shapes", "coloured-digits", "tetrominoes", "sprites", "objects"}
     paper = {"static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist", "bouncing-balls"}
     assert set(PRESETS) == paper | colour
     assert all(preset(name).prior == "median" and preset(name).channels == 3 for name in colour)

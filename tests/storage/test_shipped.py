@@ -17,9 +17,9 @@ from neural_em.model.fast import accelerate
 from neural_em.storage.pretrained import Card, models
 
 FEW = {"flying-shapes": 40, "static-shapes": 200, "flying-mnist": 60, "coloured-shapes": 40, "sprites": 12,
-       "bouncing-balls": 12}  # fmt: skip
+       "objects": 16, "bouncing-balls": 12}  # fmt: skip
 MANY = {"flying-shapes": 300, "static-shapes": 6000, "flying-mnist": 1500, "coloured-shapes": 400, "sprites": 100,
-        "bouncing-balls": 100}  # fmt: skip
+        "objects": 150, "bouncing-balls": 100}  # fmt: skip
 MNIST = Path(__file__).parent / "mnist"
 UNSEEN = 20261115  # a seed of data that no training used
 
@@ -51,24 +51,24 @@ def test_keeps_its_score_on_fresh_data(card: Card) -> None:
 
 
 @pytest.mark.slow
-def test_sprites_groups_kinds_of_objects_that_it_never_saw() -> None:
+def test_objects_groups_kinds_that_it_never_saw() -> None:
     """Better than what learns nothing, which is told where objects are: k-means has as many components."""
-    (card,) = (each for each in models() if each.name == "sprites")
-    kinds, usual = ("polygon", "star", "letter", "blob", "ring"), configs.from_dict(DataConfig, card.notes["data"])
+    (card,) = (each for each in models() if each.name == "objects")
+    kinds, usual = ("star", "heart", "square"), configs.from_dict(DataConfig, card.notes["data"])
     assert not {*kinds} & {*usual.shapes}
-    data = replace(usual, shapes=kinds, objects=3, most_objects=6, smallest=1 / 12, largest=1 / 2, motion="varied")
+    data = replace(usual, shapes=kinds)
     fresh = load_split(data, "test", UNSEEN, "cpu", size=60)
     result = evaluate(accelerate(card.load()), fresh, EvaluationConfig(components=8, batch_size=20))
     best = max(result.baselines[name]["ami_max"].mean or 0 for name in ("connected components", "k-means"))
-    assert (result.last_step["ami_max"].mean or 0) > best + 0.1
+    assert (result.last_step["ami_max"].mean or 0) > best + 0.15
 
 
 def test_the_models_are_small_and_say_where_they_come_from():
     cards = models()
     names = [card.name for card in cards]
     one_channel = ["flying-mnist", "flying-mnist-plus", "flying-shapes", "static-shapes", "static-shapes-plus"]
-    assert names == sorted([*one_channel, "coloured-shapes", "sprites", "bouncing-balls"])
-    assert sum(card.path.stat().st_size for card in cards) < 55e6
+    assert names == sorted([*one_channel, "coloured-shapes", "sprites", "objects", "bouncing-balls"])
+    assert sum(card.path.stat().st_size for card in cards) < 65e6
     for card in cards:
         assert card.notes["command"].startswith("nem train ")
-        assert card.notes["scores"]["sequences"] == (10_000 if card.name in one_channel else 2_000)
+        assert card.notes["scores"]["sequences"] >= (10_000 if card.name in one_channel else 1_000)

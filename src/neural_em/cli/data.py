@@ -49,7 +49,7 @@ def data(
 ) -> None:
     """Make a data set with its true groups, as a file or a picture.
 
-    KIND is static-shapes, flying-shapes, flying-mnist, bouncing-balls or silhouettes; in colour coloured-shapes,
+    KIND is static-shapes, flying-shapes, flying-mnist or bouncing-balls; in colour coloured-shapes,
     coloured-digits, tetrominoes, sprites or objects. --threshold, --overlap-above, --crop, --digits and --mnist are
     about digits, --curtain is about balls; --set ground=mixed and the like are about colour.
     """

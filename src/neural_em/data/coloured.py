@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from neural_em import randomness
-from neural_em.data.colour import ColourConfig, ColourScenes, Objects
+from neural_em.data.colour import ColourConfig
 from neural_em.data.config import Split, kind
 from neural_em.data.digits import LEVELS, OfDigits, digit_sprites, digits_of
-from neural_em.data.generated import Painted
 from neural_em.data.grounds import SHADED, TEXTURED, surfaces
 from neural_em.data.motion import HEADINGS, UNIT, directions, launch, reflect, wander
 from neural_em.data.scenes import VELOCITIES
@@ -121,9 +120,10 @@ def _tetrominoes() -> Iterator[Tensor]:
         yield from {str(each.tolist()): each for each in turned}.values()
 
 
+@kind("sprites")
 @dataclass(frozen=True, kw_only=True)
-class FiguresConfig(ColourConfig):
-    """Figures of any size and angle: what they are and how they move."""
+class SpritesConfig(ColourConfig):
+    """Ellipses, squares and hearts of any colour, size and angle."""
 
     objects: int = 1
     most_objects: int | None = 4
@@ -134,12 +134,17 @@ class FiguresConfig(ColourConfig):
     largest: float = 0.4  # likewise
     speed: float = 2.0  # an object's, at most, in pixels a frame; any up to it, in any direction, is equally likely
     motion: str = "straight"  # or ``varied``: some stand, some fly straight, in curves, ever faster or ever slower
+    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
+    grey: float = 0.0  # the share of sequences without colour
+    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "shapes": several(choice(FAMILIES), f"a list of {', '.join(FAMILIES)}"),
         **dict.fromkeys(("smallest", "largest"), number("a number above 0, at most 1", TINY, 1)),
         "speed": number("a number from 0 to 100", 0, 100),
         "motion": choice(("straight", "varied")),
+        "surface": choice(SURFACES),
+        **dict.fromkeys(("grey", "noise"), number("a number from 0 to 1", 0, 1)),
     }
 
     def check_together(self) -> None:
@@ -176,22 +181,6 @@ class FiguresConfig(ColourConfig):
         path = wander(key, start, room, self.frames, int(self.speed * UNIT), self.motion == "varied")
         return {"picture": picture, "turn": turn, "place": path + (size // 2)[..., None, None], "size": size}
 
-
-@kind("sprites")
-@dataclass(frozen=True, kw_only=True)
-class SpritesConfig(FiguresConfig):
-    """Ellipses, squares and hearts of any colour, size and angle."""
-
-    surface: str = "flat"  # all in one colour; ``shaded``, lit from a side; ``textured``; or ``mixed``
-    grey: float = 0.0  # the share of sequences without colour
-    noise: float = 0.0  # the camera's: the largest deviation of a sequence's pixels, whose values go from 0 to 1
-
-    CHECKS: ClassVar[Mapping[str, Check]] = {
-        "surface": choice(SURFACES),
-        "grey": number("a number from 0 to 1", 0, 1),
-        "noise": number("a number from 0 to 1", 0, 1),
-    }
-
     @property
     def plain(self) -> bool:
         return self.surface == "flat" and self.noise == 0
@@ -227,35 +216,3 @@ class ObjectsConfig(SpritesConfig):
     surface: str = "mixed"
     grey: float = 0.25
     noise: float = 0.05
-
-
-@kind("silhouettes")
-@dataclass(frozen=True, kw_only=True)
-class SilhouettesConfig(FiguresConfig):
-    """What is left of objects of great variety when their ground is taken away: white on black."""
-
-    most_objects: int | None = 6
-    shapes: tuple[str, ...] = _MANY
-    smallest: float = 1 / 8
-    largest: float = 2 / 5
-    speed: float = 3.0
-    motion: str = "varied"
-
-    CHANNELS: ClassVar[int] = 1
-    CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
-
-    def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> ColourScenes:
-        return Silhouettes(self, split, seed, device)
-
-
-class Silhouettes(ColourScenes):
-    """A pixel is 1 where any object is."""
-
-    levels = 1
-
-    def paint(self, drawn: Objects) -> Painted:
-        groups, _ = self.overlaid(drawn)
-        return Painted((groups > 0).unsqueeze(2).to(torch.uint8), groups, torch.zeros_like(groups))
-
-    def described(self, drawn: Objects) -> dict[str, Tensor]:
-        return {name: part for name, part in super().described(drawn).items() if name != "colour"}

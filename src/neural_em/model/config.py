@@ -219,6 +219,7 @@ PRESETS: dict[str, ModelConfig] = {
         _COLOUR, height=35, width=35, theta_size=64, window=None, one_colour=True, e_step_deviation=0.2
     ),
     "sprites": replace(_COLOUR, height=64, width=64, convolutions=(32, 64, 128), window=0.25),
+    "objects": replace(_COLOUR, height=64, width=64, convolutions=(16, 32, 64), window=0.25),
 }  # fmt: skip
 """The four networks of the paper's appendix, that of the relational model (R-NEM), and ours for colour."""
 
