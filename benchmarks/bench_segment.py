@@ -22,14 +22,16 @@ CLIPS = tuple(own_clips.Recipe(kind, 1, 4, 64, 64, frames=200) for kind in ("col
 
 
 def main() -> dict[str, Any]:
-    """Both models that a clip may have, on coloured balls on a texture and on grey ones on black."""
+    """Two models of colour, on coloured balls on a texture and on grey ones on black."""
     each = [
-        {"model": name, "clip": clip.kind, **times(name, clip)} for name in ("sprites", "objects") for clip in CLIPS
+        {"model": name, "clip": clip.kind, **frame_times(name, clip)}
+        for name in ("sprites", "objects")
+        for clip in CLIPS
     ]
     return {"threads": torch.get_num_threads(), "clips": each}
 
 
-def times(name: str, clip: own_clips.Recipe) -> dict[str, Any]:
+def frame_times(name: str, clip: own_clips.Recipe) -> dict[str, Any]:
     """Milliseconds a frame: of the network alone once a race is over, and of all, ground, races and labels included."""
     model = pretrained(name)
     config = SegmentConfig(COMPONENTS, starts=FEWER_STARTS)

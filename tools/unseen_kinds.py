@@ -24,7 +24,7 @@ from neural_em.experiments import build
 from neural_em.runs import environment
 
 SETTINGS = {
-    "objects": ["data.shapes=[star,heart,square]"],
+    "objects": ["data.shapes=[star,heart]"],
     "sprites": [
         "data.shapes=[polygon,star,letter,blob,ring]", "data.most_objects=6", "data.smallest=0.0833",
         "data.largest=0.5", "data.speed=4", "data.motion=varied", "data.grey=0.25",

@@ -123,7 +123,7 @@ _IN_WINDOWS = replace(network("bouncing-balls"), window=0.22)
 _WITHOUT_RELATIONS = replace(_IN_WINDOWS, m_step="recurrent")
 _STEADY: dict[str, Any] = {"clip": 100.0, **_FALLING}
 _BALLS = _new("bouncing-balls", _IN_WINDOWS, components=5, steps=30, learning_rate=0.0005, epochs=10, **_STEADY)
-# stars, hearts and squares are left for tests on what it never saw
+# stars and hearts are left for tests on what it never saw; squares are polygons
 _KINDS = ("ellipse", "polygon", "letter", "blob", "ring")
 _TAGGER = _new(
     "tagger", TaggerConfig(), DataConfig("static-shapes", height=20, width=20),

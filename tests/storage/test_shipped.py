@@ -12,6 +12,7 @@ import pytest
 
 from neural_em import config as configs
 from neural_em.data import DataConfig, load_split
+from neural_em.data.silhouettes import family_pictures
 from neural_em.evaluation import EvaluationConfig, Result, evaluate
 from neural_em.model.fast import accelerate
 from neural_em.storage.pretrained import Card, models
@@ -54,13 +55,14 @@ def test_keeps_its_score_on_fresh_data(card: Card) -> None:
 def test_objects_groups_kinds_that_it_never_saw() -> None:
     """Better than what learns nothing, which is told where objects are: k-means has as many components."""
     (card,) = (each for each in models() if each.name == "objects")
-    kinds, usual = ("star", "heart", "square"), configs.from_dict(DataConfig, card.notes["data"])
-    assert not {*kinds} & {*usual.shapes}
+    kinds, usual = ("star", "heart"), configs.from_dict(DataConfig, card.notes["data"])
+    new, known = (family_pictures(each).cells[1:].flatten(1) for each in (kinds, usual.shapes))
+    assert not (new[:, None] == known).all(dim=2).any()  # a square, say, is a polygon
     data = replace(usual, shapes=kinds)
     fresh = load_split(data, "test", UNSEEN, "cpu", size=60)
     result = evaluate(accelerate(card.load()), fresh, EvaluationConfig(components=8, batch_size=20))
     best = max(result.baselines[name]["ami_max"].mean or 0 for name in ("connected components", "k-means"))
-    assert (result.last_step["ami_max"].mean or 0) > best + 0.15
+    assert (result.last_step["ami_max"].mean or 0) > best + 0.2
 
 
 def test_the_models_are_small_and_say_where_they_come_from():
@@ -71,4 +73,5 @@ def test_the_models_are_small_and_say_where_they_come_from():
     assert sum(card.path.stat().st_size for card in cards) < 65e6
     for card in cards:
         assert card.notes["command"].startswith("nem train ")
-        assert card.notes["scores"]["sequences"] >= (10_000 if card.name in one_channel else 1_000)
+        many = 10_000 if card.name in one_channel else 1_000 if card.name == "objects" else 2_000
+        assert card.notes["scores"]["sequences"] == many

@@ -146,7 +146,7 @@ TRAININGS: dict[str, Training] = {
         *(_sized(training, 20) for training in _TAGGERS),
         *(_sized(training, 28, "model.start=0.16") for training in _TAGGERS),  # the mean of its images, as at 20
         *(_sized(training, 20) for training in (*_STATIC, *_MOTION)),
-        *(_sized(training, 28) for training in _MOTION),  # for three seeds of their own, apart from Table 1
+        *(_sized(training, 28) for training in _MOTION),  # as in Table 1, with records, and epochs, of their own
     )
 }
 
