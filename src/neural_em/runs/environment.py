@@ -48,12 +48,13 @@ def commit() -> str | None:
     folder = Path(__file__).resolve().parent
     if (name := _git(folder, "rev-parse", "HEAD")) is None or _git(folder, "ls-files", "--", __file__) in (None, ""):
         return None
-    return name + (" with changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return name + (" with changes" if changes else ", changes unknown" if changes is None else "")
 
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        command = ["git", "-C", str(folder), *words]
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]  # killed, it leaves no lock behind
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
