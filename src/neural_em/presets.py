@@ -144,8 +144,8 @@ _ALL = (
     replace(
         _FLYING_MNIST, name="flying-mnist-plus", training=replace(_FLYING_MNIST.training, patience=None),
         carry_optimizer=True, stages=(
-            *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 10, 10), strict=True)),
-            (*_STAGES[-1], "training.epochs=25", "training.schedule=cosine"),
+            *((*stage, f"training.epochs={epochs}") for stage, epochs in zip(_STAGES, (25, 12, 24), strict=True)),
+            (*_STAGES[-1], "training.epochs=18", "training.schedule=cosine"),
         ),
     ),
     _BALLS,

@@ -46,9 +46,9 @@ def test_the_commands_on_the_page_are_the_work_that_is_done() -> None:
     [
         ("static-shapes-plus", [100], ()),
         ("static-shapes-plus", [7], ("--epochs", "7")),
-        ("flying-mnist-plus", [25, 10, 10, 25], ()),
+        ("flying-mnist-plus", [25, 12, 24, 18], ()),
         ("flying-mnist-plus", [6, 6, 6, 6], ("--epochs", "6")),
-        ("flying-mnist-plus", [25, 10, 10, 3], None),
+        ("flying-mnist-plus", [25, 12, 24, 3], None),
         ("flying-mnist-plus", [25], None),
         ("flying-mnist-plus", [10, 10], None),
         ("flying-mnist-staged", [25, 10, 10], None),
