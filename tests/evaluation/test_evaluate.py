@@ -207,11 +207,12 @@ def test_baselines_are_scored_on_the_last_frame() -> None:
     assert evaluate(NeuralEM(CONFIG), data, EvaluationConfig(1, baselines=False)).baselines == {}
 
 
-def test_baselines_in_colour_know_the_objects_from_a_bright_ground() -> None:
+@pytest.mark.parametrize("colour", [[0.1, 0.2, 0.0], [0.1]])
+def test_baselines_know_the_objects_from_a_bright_ground(colour: list[float]) -> None:
     groups = torch.zeros(2, 1, SIDE, SIDE, dtype=torch.uint8)
     groups[:, :, :3, :3], groups[:, :, 8:11, 8:11] = 1, 2
-    frames = torch.where(groups[:, :, None] > 0, torch.tensor([0.1, 0.2, 0.0]).view(3, 1, 1), 0.9)  # dark on bright
-    model = NeuralEM(dataclasses.replace(CONFIG, channels=3, distribution="gaussian"))
+    frames = torch.where(groups[:, :, None] > 0, torch.tensor(colour).view(-1, 1, 1), 0.9)  # dark on bright
+    model = NeuralEM(dataclasses.replace(CONFIG, channels=len(colour), distribution="gaussian"))
     result = evaluate(model, MemoryDataset(frames, groups), EvaluationConfig(components=2))
     assert [result.baselines[name]["ari"].mean for name in ("connected components", "k-means")] == [1.0, 1.0]
 

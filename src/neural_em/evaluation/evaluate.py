@@ -12,7 +12,7 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.data.dataset import Dataset
 from neural_em.errors import NeuralEMError, refuse
-from neural_em.evaluation.baselines import connected_components, k_means
+from neural_em.evaluation.baselines import ON, connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
 from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
@@ -45,7 +45,8 @@ class EvaluationConfig(Checked):
         limit: score the first so many sequences only; ``None``: all of them.
         batch_size: sequences at a time, fewer where frames are large; changes memory and speed, and no result but that
             of a model with batch norm.
-        baselines: score connected components and k-means on the last step's frames too; in colour on true masks.
+        baselines: score connected components and k-means on the last step's frames too; in colour, and where the
+            ground is bright, on true masks.
         rollout: further steps on the model's own predictions, scored apart, against the frames that follow.
         clean: let the components read frames and predictions without noise.
     """
@@ -219,9 +220,12 @@ def _array(score: Tensor) -> np.ndarray:
 def _baselines(frames: Tensor, groups: Tensor, components: int, keys: Tensor) -> Arrays:
     """Scores (B,) of groupings that need no learning, on the frames (B,C,H,W) of the last step.
 
-    In colour, where the ground may be as bright as an object, these are told which pixels are scored.
+    In colour, and in grey frames most of whose ground is bright, these are told which pixels are scored.
     """
-    seen = frames if frames.shape[1] == 1 else (groups > 0).unsqueeze(1).to(frames)
+    ground = groups == 0
+    bright = (ground & (frames > ON).any(dim=1)).flatten(1).sum(dim=1) * 2 > ground.flatten(1).sum(dim=1)
+    told = bright | (frames.shape[1] > 1)
+    seen = torch.where(told[:, None, None, None], (~ground).unsqueeze(1).to(frames), frames)
     found = {"connected components": connected_components(seen), "k-means": k_means(seen, components, keys)}
     return {
         (f"{_BASELINE_OF}{baseline}", name): _array(score)
