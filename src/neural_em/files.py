@@ -19,7 +19,7 @@ def told(path: object, verb: str = "written") -> Iterator[None]:
     """Turns the system's refusal to read or write something into the project's error, in one line."""
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: a null character in a name
+    except (OSError, ValueError, RecursionError, csv.Error) as error:  # ValueError: also a null character in a name
         raise NeuralEMError(f"{path}: cannot be {verb}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -63,13 +63,10 @@ def write_table(path: str | os.PathLike[str], header: Iterable[str], rows: Itera
 
 def read_json(path: Path, most: int) -> Any:
     """What a JSON file of at most so many bytes holds."""
-    try:
+    with told(path, "read"):
         if path.stat().st_size > most:
             refuse(str(path), f"a file of at most {most} bytes", f"{path.stat().st_size} bytes")
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise NeuralEMError(f"{path}: cannot be read: {reason}") from None
 
 
 def make(folder: Path) -> None:

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from neural_em.data.fitting import Frame, Labels
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import told
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm"})
 _MAX_PIXELS = 100_000_000
@@ -117,7 +118,5 @@ def natural(path: Path) -> list[Any]:
 
 def visible(folder: Path) -> list[Path]:
     """What is in a folder, in natural order, without hidden files."""
-    try:
+    with told(folder, "read"):
         return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural)
-    except OSError as error:
-        raise NeuralEMError(f"{folder}: cannot be read: {error.strerror}") from None

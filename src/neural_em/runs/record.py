@@ -13,7 +13,7 @@ from typing import Any
 
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError, refuse, show
-from neural_em.files import read_json, write_table, write_whole
+from neural_em.files import read_json, told, write_table, write_whole
 from neural_em.runs.folder import ENVIRONMENT, METRICS, SUMMARY, sub_folders
 from neural_em.training.state import SETTLED, Progress, Row
 
@@ -142,14 +142,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of one file of metrics, each checked: a damaged one must not be drawn as if it were measured."""
-    try:
+    with told(path, "read"):
         if path.stat().st_size > _MAX_BYTES:
             refuse(f"{path}", f"at most {_MAX_BYTES} bytes", path.stat().st_size)
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             rows = [(reader.line_num, dict(row)) for row in reader]
-    except (OSError, ValueError, csv.Error) as error:
-        raise NeuralEMError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     epoch = 0
     for line, row in rows:
         where = f"{path}: line {line}"
