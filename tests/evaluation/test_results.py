@@ -21,11 +21,10 @@ from neural_em.evaluation.results import (
     StartSpread,
     Summary,
     read_json,
-    write_csv,
     write_json,
-    write_sequences_csv,
 )  # fmt: skip
 from neural_em.model import ModelConfig, NeuralEM
+from neural_em.runs.evaluations import write_result
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_json_comes_back_equal(result: Result, tmp_path: Path) -> None:
 
 
 def test_csv_holds_every_summary(result: Result, tmp_path: Path) -> None:
-    write_csv(result, tmp_path / "result.csv")
+    write_result(result, tmp_path, "result")
     with open(tmp_path / "result.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {
@@ -93,8 +92,8 @@ def test_csv_holds_every_summary(result: Result, tmp_path: Path) -> None:
 
 
 def test_sequences_csv_has_a_row_for_each(result: Result, tmp_path: Path) -> None:
-    write_sequences_csv(result, tmp_path / "sequences.csv")
-    with open(tmp_path / "sequences.csv", newline="") as file:
+    write_result(result, tmp_path, "result")
+    with open(tmp_path / "result-sequences.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["index"]) for row in rows] == list(range(6))
     assert rows[0]["ami_max"] == ""

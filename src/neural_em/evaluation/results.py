@@ -198,18 +198,6 @@ def read_json(path: str | os.PathLike[str]) -> Result:
     return from_dict(files.read_json(Path(path), MAX_BYTES), str(path))
 
 
-def write_csv(result: Result, path: str | os.PathLike[str]) -> None:
-    """Writes the curves and summaries, one a row; see COLUMNS."""
-    files.write_table(path, COLUMNS, result.rows())
-
-
-def write_sequences_csv(result: Result, path: str | os.PathLike[str]) -> None:
-    """Writes the last-step values of the first start, one sequence a row."""
-    names = list(result.per_sequence)
-    columns = zip(range(result.sequences), *result.per_sequence.values(), strict=True)
-    files.write_table(path, ("index", *names), columns)
-
-
 def _check(result: Result) -> None:
     """Refuses a result whose parts do not fit together: whoever draws it need not look again."""
     if not isinstance(result.settings.get("made", {}), Mapping):

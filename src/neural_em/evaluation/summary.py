@@ -79,6 +79,7 @@ def aggregate(results: Sequence[Result]) -> Aggregate:
 def result_table(result: Result) -> str:
     """One result as a table for the terminal: every score's last step with quartiles, and what stands beside it."""
     names = [name for name in TITLES if name in result.last_step]
+    quartiles = ((s.lower_quartile, s.median, s.upper_quartile) for s in (result.last_step[name] for name in names))
 
     def means(scores: Mapping[str, Summary]) -> list[str]:
         return [_mean(scores.get(name)) for name in names]
@@ -86,7 +87,7 @@ def result_table(result: Result) -> str:
     columns = {
         "": [TITLES[name] for name in names],
         "last step": means(result.last_step),
-        "quartiles": [_quartiles(result.last_step[name]) for name in names],
+        "quartiles": [" ".join(map(_text, three)) for three in quartiles],
         "mean over steps": means(result.mean_over_steps),
     }
     beside = {"whole sequence": result.whole_sequence, "with background": result.with_background}
@@ -152,10 +153,6 @@ def _counted(number: int, noun: str) -> str:
 
 def _mean(summary: Summary | None) -> str:
     return _text(None if summary is None else summary.mean)
-
-
-def _quartiles(summary: Summary) -> str:
-    return " ".join(_text(value) for value in (summary.lower_quartile, summary.median, summary.upper_quartile))
 
 
 def _deviation(value: MeanDeviation | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from neural_em import config as configs
 from neural_em.data import DataConfig
 from neural_em.errors import NeuralEMError
-from neural_em.evaluation.results import Result, read_json, write_csv, write_json, write_sequences_csv
+from neural_em.evaluation.results import COLUMNS, Result, read_json, write_json
 from neural_em.evaluation.summary import Aggregate
 from neural_em.files import make, write_table, write_whole
 
@@ -40,8 +40,9 @@ def write_result(result: Result, folder: Path, name: str) -> Path:
     """Writes a result as JSON, its summaries and curves as CSV, and its single sequences as CSV."""
     make(folder)
     write_json(result, folder / f"{name}.json")
-    write_csv(result, folder / f"{name}.csv")
-    write_sequences_csv(result, folder / f"{name}-sequences.csv")
+    write_table(folder / f"{name}.csv", COLUMNS, result.rows())
+    sequences = zip(range(result.sequences), *result.per_sequence.values(), strict=True)
+    write_table(folder / f"{name}-sequences.csv", ("index", *result.per_sequence), sequences)
     return folder / f"{name}.json"
 
 
