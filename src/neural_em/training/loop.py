@@ -171,17 +171,18 @@ class Run:
         self._step = TrainingStep(self.model, self.data, self.config, distributed.world_size())
         memory = {n.removeprefix("optimizer."): tensor for n, tensor in tensors.items() if n.startswith("optimizer.")}
         if memory:
-            self._step.load_state(memory)
+            fill(self._step.memory(), memory, "optimizer")
         self._watched = self.progress.step
         self._clock = time.monotonic()
 
     def snapshot(self, optimizer: bool = True) -> Snapshot:
         """What the run goes on from, as it is now; broken weights are refused, so that they replace no good ones."""
-        tensors = {f"model.{name}": t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        held = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if optimizer:
-            tensors |= {f"optimizer.{name}": tensor for name, tensor in self._step.state().items()}
+            held |= {f"optimizer.{name}": tensor for name, tensor in self._step.memory().items()}
         if self.progress.step:
-            tensors["losses"] = self._losses[: self.progress.step].to("cpu", copy=True)
+            held["losses"] = self._losses[: self.progress.step]
+        tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in held.items()}
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
                 where = f"epoch {self.progress.epoch + 1}, step {self.progress.step} of {self.steps}"

@@ -177,22 +177,13 @@ class TrainingStep:
 
         return replay
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimizer's memory as named tensors, on the CPU."""
+    def memory(self) -> dict[str, Tensor]:
+        """The optimizer's memory itself, as named tensors; `fill` puts another's into it, whatever its device was."""
         return {
-            f"{name}.{key}": value.detach().to("cpu", copy=True).contiguous()
-            for name, parameter in self.model.named_parameters()
-            for key, value in self.optimizer.state[parameter].items()
-        }
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Puts back what ``state`` gave; on whatever device, whatever its device was."""
-        places = {
             f"{name}.{key}": value
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
-        fill(places, tensors, "optimizer")
 
 
 @torch.no_grad()
