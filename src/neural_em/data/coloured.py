@@ -1,7 +1,7 @@
 """Kinds of data in colour: upright pictures that fly, and geometric figures of any size and angle."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,7 +78,9 @@ class TetrominoesConfig(FlyingColoursConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"ground": choice(("black",))}
 
     def pictures(self, split: Split) -> Pictures:
-        return from_bitmaps([blocks(figure, _TILE) for figure in _tetrominoes()])
+        turned = [torch.rot90(bitmap(figure), turns) for figure in _TETROMINOES for turns in range(4)]
+        different = {str(figure.tolist()): figure for figure in turned}.values()
+        return from_bitmaps([blocks(figure, _TILE) for figure in different])
 
     def draw(self, key: Tensor, pictures: Pictures) -> dict[str, Tensor]:
         """As flying pictures, in colours of their own."""
@@ -111,13 +113,6 @@ class ColouredDigitsConfig(OfDigits, FlyingColoursConfig):
         box = torch.stack([sprites.height, sprites.width], dim=1)[kept]
         cells, box = (torch.cat([torch.zeros_like(part[:1]), part]) for part in (cells, box))  # the empty one first
         return Pictures(cells, box, torch.zeros(len(cells), dtype=torch.int64))
-
-
-def _tetrominoes() -> Iterator[Tensor]:
-    """Bitmaps of all ways in which the figures can lie."""
-    for figure in _TETROMINOES:
-        turned = [torch.rot90(bitmap(figure), turns) for turns in range(4)]
-        yield from {str(each.tolist()): each for each in turned}.values()
 
 
 @kind("sprites")

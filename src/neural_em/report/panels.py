@@ -11,7 +11,7 @@ from PIL import Image
 
 from neural_em.errors import check_integer, refuse
 from neural_em.files import replacing
-from neural_em.report.colours import BLACK, LIMIT, WHITE, Pixels, as_components, blend, colour_groups, palette
+from neural_em.report.colours import BLACK, LIMIT, WHITE, Pixels, blend, colour_groups, palette
 
 FRAME = 4  # screen pixels around a component's panel in its colour
 PREVIEW_GAP, PREVIEW_EDGE, MOST_COLUMNS = 2, (64, 64, 64), 8  # of a preview, before it is enlarged
@@ -91,10 +91,6 @@ class SequenceReport:
             light = np.clip(self.psi[:, :, 0, :, :, None], 0, 1)
             shown = np.rint(light * palette(self.components)[:, None, None]).astype(np.uint8)
         return {f"component {k + 1}": shown[:, k] for k in range(self.components)}
-
-    def groups_rgb(self) -> Pixels | None:
-        """The true groups, (T,H,W,3), each in the colour of the component that matches it; or None."""
-        return None if self.groups is None else colour_groups(as_components(self.groups, self.gamma))
 
 
 def to_rgb(frames: Any) -> Pixels:

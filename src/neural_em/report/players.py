@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from neural_em.report.attention import attention_rgb, table_rgb
-from neural_em.report.colours import Pixels, distinct, palette
+from neural_em.report.colours import Pixels, as_components, colour_groups, distinct, palette
 from neural_em.report.panels import SequenceReport, magnification_for, sprite
 
 DELAY = 200  # milliseconds of a step while playing
@@ -36,9 +36,8 @@ def player(
     large = large and f'<div class="panels photos">{large}</div>'
     panels = [_panel(name, strip) for name, strip in sequence.frames_rgb().items()]
     panels.append(_panel("assignment", sequence.assignment_rgb()))
-    groups = sequence.groups_rgb()
-    if groups is not None:
-        panels.append(_panel("true groups", groups))
+    if sequence.groups is not None:
+        panels.append(_panel("true groups", colour_groups(as_components(sequence.groups, sequence.gamma))))
     if sequence.attention is not None:
         lines = attention_rgb(sequence, magnification_for(max(sequence.frames.shape[2:]), ATTENTION))
         panels += [_panel("attention", lines), _panel("attention, as a table", table_rgb(sequence, *lines.shape[1:3]))]

@@ -117,7 +117,9 @@ def export(
 
 
 def _write_torch(model: Model, steps: int, folder: Path) -> None:
-    for name, program in (("step", _step_program(model)), ("unroll", _unroll_program(model, steps))):
+    x, start = _example(model, steps)
+    unroll = _program(model, Unroll(model), (x, x[1:].clone(), start.gamma), (".B", ".B", "BK"))
+    for name, program in (("step", _step_program(model)), ("unroll", unroll)):
         held = io.BytesIO()  # a disk that is full ends the process where PyTorch itself writes to it
         torch.export.save(program, held)
         (folder / f"{name}.pt2").write_bytes(held.getbuffer())
@@ -126,7 +128,8 @@ def _write_torch(model: Model, steps: int, folder: Path) -> None:
 def _write_onnx(model: Model, steps: int, folder: Path) -> None:
     from neural_em.storage import onnx_graphs as graphs
 
-    programs = _start_program(model), _step_program(model)
+    x, (_, _, gamma, _) = _example(model, 1)
+    programs = _program(model, Start(model), (gamma, x[0].clone()), ("BK", "B")), _step_program(model)
     with _quiet():
         start = graphs.named(programs[0], START_INPUTS, START_OUTPUTS)
         step = graphs.named(programs[1], step_inputs(model.config), OUTPUTS)
@@ -141,22 +144,12 @@ FORMATS: dict[str, tuple[str, Callable[[Model, int, Path], None]]] = {
 }
 
 
-def _start_program(model: Model) -> Any:
-    x, start = _example(model, 1)
-    return _program(model, Start(model), (start.gamma, x[0].clone()), ("BK", "B"))
-
-
 def _step_program(model: Model) -> Any:
     x, (theta, psi, gamma, prior) = _example(model, 1)
     own = (prior,) if prior is not None and "prior" in step_inputs(model.config) else ()
     arguments = (theta, psi, gamma, *own, x[0].clone(), x[1].clone())  # one given twice would be one input
     axes = ("BK",) * len(CARRIED) + ("B",) * (len(arguments) - len(CARRIED))
     return _program(model, StepOfImages(model) if own else Step(model), arguments, axes)
-
-
-def _unroll_program(model: Model, steps: int) -> Any:
-    x, start = _example(model, steps)
-    return _program(model, Unroll(model), (x, x[1:].clone(), start.gamma), (".B", ".B", "BK"))
 
 
 def _example(model: Model, steps: int) -> tuple[Tensor, State]:
