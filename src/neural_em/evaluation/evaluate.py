@@ -1,5 +1,6 @@
 """Runs a model over a data set and scores every step of every sequence."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -251,6 +252,8 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
     def summaries(part: str) -> dict[str, Summary]:
         return {name: Summary.of(array) for name, array in parts[part].items()}
 
+    with warnings.catch_warnings(action="ignore"):  # of sequences without a score, which stay NaN
+        over_steps = {name: np.nanmean(array, axis=1) for name, array in steps.items()}  # (S,N)
     _, T, N = steps["total"].shape
     loss = np.einsum("stn,t->sn", steps["total"], weights)
     return Result(
@@ -263,7 +266,7 @@ def _result(arrays: Arrays, config: EvaluationConfig, weights: np.ndarray, note:
         unscored_sequences=0 if scored is None else int((~scored.any(axis=1)).sum()),
         curves={name: Curve.of(array) for name, array in steps.items()},
         last_step={name: Summary.of(array[:, -1]) for name, array in steps.items()},
-        mean_over_steps={name: Summary.of(_mean_over_steps(array)) for name, array in steps.items()},
+        mean_over_steps={name: Summary.of(array) for name, array in over_steps.items()},
         whole_sequence=summaries(_WHOLE),
         starts={name: StartSpread.of(array[:, -1], loss) for name, array in steps.items()} if config.starts > 1 else {},
         baselines={part.removeprefix(_BASELINE_OF): summaries(part) for part in baselines},
@@ -283,14 +286,6 @@ def _by_objects(steps: Mapping[str, np.ndarray], objects: np.ndarray | None) -> 
         str(number): {name: Summary.of(array[:, -1, objects == number]) for name, array in steps.items()}
         for number in numbers
     }
-
-
-def _mean_over_steps(array: np.ndarray) -> np.ndarray:
-    """(S,T,N) -> (S,N), over the steps that have a score; NaN where none has."""
-    known = ~np.isnan(array)
-    count = known.sum(axis=1)
-    total = np.where(known, array, 0.0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _number(value: float) -> float | None:

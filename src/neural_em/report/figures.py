@@ -112,7 +112,8 @@ def _lay_out(
     """
     height, width, _ = rows[0][0].shape
     size = min(14.0, max(8.0, width * 72 / DPI * 0.27))  # points
-    left = max((_text_pixels(name, size) for name in (*names, corner)), default=0)
+    paths = (TextPath((0, 0), text, size=size) for text in (*names, corner) if text)
+    left = max((round(path.get_extents().width * DPI / 72) for path in paths), default=0)
     left += 2 * GAP if left else GAP
     top = round(size * DPI / 72 * 1.5)
     gap = GAP
@@ -144,7 +145,3 @@ def pixel_figure(canvas: Pixels) -> Figure:
     axes.set_axis_off()
     axes.imshow(canvas, interpolation="none", aspect="auto")
     return figure
-
-
-def _text_pixels(text: str, size: float) -> int:
-    return round(TextPath((0, 0), text, size=size).get_extents().width * DPI / 72) if text else 0

@@ -103,6 +103,13 @@ def to_rgb(frames: Any) -> Pixels:
     return rgb
 
 
+def frame_rgb(frame: NDArray[Any]) -> Pixels:
+    """A clip's frame (H,W,C), uint8 or in [0, 1], as RGB (H,W,3)."""
+    if frame.dtype == np.uint8:
+        return np.broadcast_to(frame, (*frame.shape[:2], 3))
+    return to_rgb(np.moveaxis(frame, 2, 0))
+
+
 def magnify(rgb: Pixels, factor: int) -> Pixels:
     """RGB (...,H,W,3) with every pixel drawn as a square of ``factor`` pixels."""
     factor = check_integer("magnification", factor, 1, 64)

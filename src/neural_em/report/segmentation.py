@@ -1,6 +1,5 @@
 """A segmented clip as a folder: label images, soft assignments, movies, scores; frame by frame, in bounded memory."""
 
-import csv
 import json
 import math
 import os
@@ -18,10 +17,11 @@ from PIL import Image
 
 from neural_em.data.clip_ground import Ground
 from neural_em.errors import NeuralEMError, refuse
+from neural_em.files import write_table
 from neural_em.report.animation import animation_frames
 from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
 from neural_em.report.movie import KINDS, Movie, check_movie
-from neural_em.report.panels import SequenceReport, magnification_for, magnify
+from neural_em.report.panels import SequenceReport, frame_rgb, magnification_for, magnify, to_rgb
 from neural_em.report.segmentation_page import PAGE, Thumbnails, write_page
 from neural_em.report.track_files import COCO, TABLE, TrackWriter, centres
 from neural_em.segment import SCORES, Segmented
@@ -130,8 +130,8 @@ class _Writer:
 
     def add_ground(self, ground: Ground | None) -> None:
         if ground is not None:
-            pixels = np.rint(np.clip(ground.picture, 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
-            Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(self.folder / GROUND)
+            pixels = to_rgb(ground.picture)
+            Image.fromarray(pixels[:, :, 0] if len(ground.picture) == 1 else pixels).save(self.folder / GROUND)
             self.ground = {"ground": GROUND}
 
     def close(self, movies: Mapping[str, str], about: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -182,12 +182,9 @@ class _Writer:
         return {name: f"{name}.png" for name in MOVIES}
 
     def _write_scores(self) -> dict[str, Any]:
-        with open(self.folder / SCORE_TABLE, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["frame", *SCORES])
-            for name, scores in self.scores:
-                values = [] if scores is None else [scores[score] for score in SCORES]
-                writer.writerow([name, *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
+        values = ((name, [] if scores is None else [scores[each] for each in SCORES]) for name, scores in self.scores)
+        rows = ((name, *("" if math.isnan(each) else f"{each:.6f}" for each in row)) for name, row in values)
+        write_table(self.folder / SCORE_TABLE, ("frame", *SCORES), rows)
         known = [scores for _, scores in self.scores if scores is not None and not math.isnan(scores["ami_max"])]
         if not known:
             return {"scored_frames": 0}
@@ -208,8 +205,7 @@ def overlay(frame: NDArray[Any], labels: NDArray[np.uint8], size: tuple[int, int
     All pictures get the shape of the first frame, ``size``: enlarged by a whole number, or at most ``largest``
     pixels long.
     """
-    pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
-    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    rgb = frame_rgb(frame)
     mixed = rgb * (1 - STRENGTH) + colour_groups(labels) * STRENGTH
     picture: Pixels = np.where(labels[..., None] > 0, np.rint(mixed), rgb).astype(np.uint8)
     factor = magnification_for(max(size), max(SMALLEST_SIDE, max(size)))

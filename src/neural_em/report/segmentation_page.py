@@ -15,7 +15,7 @@ from neural_em.data.images import read_labels, visible
 from neural_em.files import replacing
 from neural_em.report.colours import LIMIT, Pixels, colour_groups, palette
 from neural_em.report.page import KEYS, document
-from neural_em.report.panels import SequenceReport, to_rgb
+from neural_em.report.panels import SequenceReport, frame_rgb, to_rgb
 from neural_em.report.players import DELAY, player
 from neural_em.report.plots import Line
 from neural_em.report.svg import line_chart
@@ -37,17 +37,13 @@ class Thumbnails:
     def add(self, frame: NDArray[Any]) -> None:
         """Takes the next frame (H,W,C), uint8 or in [0, 1]."""
         if self._count % self._step == 0:
-            self.pictures[self._count] = _thumbnail(frame)
+            rgb = frame_rgb(frame)
+            small = Image.fromarray(rgb).resize(_size(*rgb.shape[:2]), Image.Resampling.BOX)
+            self.pictures[self._count] = np.asarray(small)
         self._count += 1
         if len(self.pictures) > MOST_FRAMES:
             self._step *= 2
             self.pictures = {number: each for number, each in self.pictures.items() if number % self._step == 0}
-
-
-def _thumbnail(frame: NDArray[Any]) -> Pixels:
-    pixels = frame if frame.dtype == np.uint8 else np.rint(np.clip(frame, 0, 1) * 255).astype(np.uint8)
-    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    return np.asarray(Image.fromarray(rgb).resize(_size(*rgb.shape[:2]), Image.Resampling.BOX))
 
 
 def write_page(

@@ -20,9 +20,11 @@ _PACKAGES = ("torch", "numpy", "scipy", "safetensors", "h5py", "triton")
 
 def describe(device: torch.device, precision: str) -> dict[str, Any]:
     """Everything that may explain a difference between two runs."""
+    program = Path(sys.argv[0])
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command_line(),
+        # the program by its name alone: where it lies on this machine tells nobody anything
+        "command": [program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]],
         "neural_em": neural_em.__version__,
         "commit": commit() or os.environ.get("NEM_COMMIT"),  # for a copy without its history
         "python": platform.python_version(),
@@ -34,12 +36,6 @@ def describe(device: torch.device, precision: str) -> dict[str, Any]:
         "processes": distributed.world_size(),
         "precision": precision,
     }
-
-
-def command_line() -> list[str]:
-    """The words of the command, the program by its name alone: where it lies on this machine tells nobody anything."""
-    program = Path(sys.argv[0])
-    return [program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]]
 
 
 @cache
