@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 import yaml
 
-from neural_em.errors import NeuralEMError, printable, refuse, show, unknown
+from neural_em.errors import NeuralEMError, first_line, printable, refuse, show, unknown
 
 C = TypeVar("C")
 MAX_BYTES = 1 << 20  # a config file larger than this is not one of ours
@@ -137,8 +137,7 @@ def read(cls: type[C], path: str | os.PathLike[str]) -> C:
     except OSError as error:
         raise NeuralEMError(f"{path}: cannot be read: {error.strerror}") from None
     except _YAML_ERRORS as error:
-        reason = str(error).splitlines() or [type(error).__name__]
-        raise NeuralEMError(f"{path}: not a config in YAML: {reason[0]}") from None
+        raise NeuralEMError(f"{path}: not a config in YAML: {first_line(error)}") from None
     try:
         return from_dict(cls, values, "")
     except NeuralEMError as error:

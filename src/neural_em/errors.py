@@ -60,6 +60,11 @@ def check_number(name: str, value: Any, expected: str, least: float = -LARGEST, 
     return number
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says of itself, in one line; one that says nothing, by its kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def printable(text: str) -> str:
     """The text without what would break its line or command a terminal: such characters as Python writes them."""
     if text.isprintable():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from neural_em.data.dataset import memory_budget
 from neural_em.data.fitting import Frame
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, first_line, refuse
 
 SUFFIXES = frozenset({".npy", ".npz"})
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -34,8 +34,7 @@ def find_array(path: Path, role: str) -> NDArray[Any] | None:
     except NeuralEMError:
         raise
     except Exception as error:  # a damaged header or archive raises almost anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NeuralEMError(f"{path}: not a readable array: {reason}") from None
+        raise NeuralEMError(f"{path}: not a readable array: {first_line(error)}") from None
     if array is not None and (array.dtype.kind not in "buif" or 0 in array.shape):
         refuse(str(path), "an array of numbers, not empty", f"{array.dtype} of shape {array.shape}")
     return array

@@ -21,7 +21,7 @@ from neural_em.data.config import SPLITS, Split
 from neural_em.data.dataset import Dataset, MemoryDataset, StreamingDataset
 from neural_em.data.generated import Generator, SceneConfig
 from neural_em.data.images import to_labels
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, first_line, refuse
 from neural_em.files import existing, replacing
 
 SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -147,7 +147,7 @@ class Hdf5Reader:
             self._groups = _member(group, "groups", h5py.Dataset, self._name) if "groups" in group else None
             self._check(frames)
         except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise NeuralEMError(f"{path}: not a readable HDF5 file: {_first_line(error)}") from None
+            raise NeuralEMError(f"{path}: not a readable HDF5 file: {first_line(error)}") from None
         T, self.count, H, W, C = self._features.shape
         self.frames = T if frames is None or T == 1 else frames
         self.shape, self.pixels = (self.frames, C, H, W), self.frames * H * W
@@ -166,7 +166,7 @@ class Hdf5Reader:
             features = self._features[: self.frames, rows]
             groups = None if self._groups is None else self._groups[: self.frames, rows]
         except (OSError, RuntimeError, TypeError, ValueError, MemoryError) as error:
-            raise NeuralEMError(f"{self._name}: cannot be read: {_first_line(error)}") from None
+            raise NeuralEMError(f"{self._name}: cannot be read: {first_line(error)}") from None
         features = np.asarray(features, np.float32)  # (T,B,H,W,C)
         if features.size and not (features.min() >= 0 and features.max() <= 1):  # false for NaN as well
             refuse(f"{self._name}/features", "numbers from 0 to 1", f"{features.min()} to {features.max()}")
@@ -227,10 +227,6 @@ def _member(parent: Any, name: str, kind: type[Any], where: str) -> Any:
     if not isinstance(member, kind):
         refuse(where, f"the HDF5 {kind.__name__.lower()} {name!r}", type(member).__name__.lower())
     return member
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def is_hdf5(path: Path) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from neural_em.data.fitting import Frame, Labels
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, first_line, refuse
 from neural_em.files import told
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm"})
@@ -40,7 +40,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     except NeuralEMError:
         raise
     except Exception as error:  # decoders raise almost anything on a damaged file
-        reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise NeuralEMError(f"{path}: not a readable image: {reason}") from None
 
 

@@ -107,8 +107,8 @@ class _Writer:
         self.losses: list[float] = []
         self.thumbnails = Thumbnails()
         self.scores: list[tuple[str, dict[str, float] | None]] = []
-        self._first: tuple[Pixels, Pixels] | None = None  # pictures of the first frame, until there is a second
-        self._movies: tuple[Movie, Movie] | None = None
+        self._first: dict[str, Pixels] = {}  # pictures of the first frame, by the movie's name
+        self._movies: dict[str, Movie] = {}  # from the second frame on
         (folder / LABELS).mkdir()
         self.tracks = TrackWriter(folder)
         self.ground: dict[str, str] = {}
@@ -152,34 +152,27 @@ class _Writer:
         return files, summary
 
     def _show(self, segmented: Segmented, rows: dict[str, NDArray[Any]]) -> None:
-        if self._first is None:
+        if not self._first:
             self.size = (segmented.frame.shape[0], segmented.frame.shape[1])
         over = overlay(segmented.frame, segmented.labels, self.size, LARGEST_SIDE[self.movie])
         seen = SequenceReport("", segmented.x[None], rows["gamma"][None], rows["psi"][None])
-        pictures = over, animation_frames(seen, first=len(self.losses))[0]
-        if self._first is None:
-            self._first = pictures
+        shown = dict(zip(MOVIES, (over, animation_frames(seen, first=len(self.losses))[0]), strict=True))
+        if not self._first:
+            self._first = shown
             return
-        if self._movies is None:
-            overlays, components = (self.folder / f"{name}.{self.movie}" for name in MOVIES)
-            self._movies = KINDS[self.movie](overlays, self.fps), KINDS[self.movie](components, self.fps)
-            self._add(self._first)
-        self._add(pictures)
-
-    def _add(self, pictures: tuple[Pixels, Pixels]) -> None:
-        assert self._movies is not None
-        for movie, picture in zip(self._movies, pictures, strict=True):
-            movie.add(picture)
+        for name, picture in shown.items():
+            if name not in self._movies:
+                self._movies[name] = KINDS[self.movie](self.folder / f"{name}.{self.movie}", self.fps)
+                self._movies[name].add(self._first[name])
+            self._movies[name].add(picture)
 
     def close_movies(self) -> dict[str, str]:
         """Of a clip, movies; of a single frame, pictures."""
-        if self._movies is not None:
-            for movie in self._movies:
-                movie.close()
-            return {name: movie.path.name for name, movie in zip(MOVIES, self._movies, strict=True)}
-        for name, picture in zip(MOVIES, self._first or (), strict=False):
+        for movie in self._movies.values():
+            movie.close()
+        for name, picture in () if self._movies else self._first.items():
             Image.fromarray(picture).save(self.folder / f"{name}.png")
-        return {name: f"{name}.png" for name in MOVIES}
+        return {name: f"{name}.{self.movie if self._movies else 'png'}" for name in MOVIES}
 
     def _write_scores(self) -> dict[str, Any]:
         values = ((name, [] if scores is None else [scores[each] for each in SCORES]) for name, scores in self.scores)
