@@ -55,19 +55,12 @@ class ColourConfig(DrawnConfig):
 
     CHANNELS: ClassVar[int] = 3
     NAMED_SHAPES: ClassVar[bool] = True  # whether it is known which shape an object has
+    background: ClassVar[bool] = True
+    plain: ClassVar[bool] = True  # whether objects are of one colour each, and the camera without noise
     CHECKS: ClassVar[Mapping[str, Check]] = {
         "ground": choice(grounds.GROUNDS),
         "visible": number("a number from 0 to 1", 0, 1),
     }
-
-    @property
-    def background(self) -> bool:
-        return True
-
-    @property
-    def plain(self) -> bool:
-        """Whether objects are of one colour each, and the camera without noise."""
-        return True
 
     @property
     def reach(self) -> int:

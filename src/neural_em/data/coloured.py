@@ -177,7 +177,7 @@ class SpritesConfig(ColourConfig):
         return {"picture": picture, "turn": turn, "place": path + (size // 2)[..., None, None], "size": size}
 
     @property
-    def plain(self) -> bool:
+    def plain(self) -> bool:  # type: ignore[override]
         return self.surface == "flat" and self.noise == 0
 
     def look(self, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:

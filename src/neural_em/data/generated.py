@@ -56,6 +56,7 @@ class SceneConfig(DataConfig):
     CHANNELS: ClassVar[int] = 1
     BOX: ClassVar[tuple[int, int]] = (1, 1)  # every object fits into it
     PIXELS: ClassVar[int] = 1  # about as many has a small object
+    background: ClassVar[bool] = False  # whether group 0 is the background and nothing else
 
     def check_together(self) -> None:
         (rows, columns), size = self.BOX, f"{self.height} x {self.width}"
@@ -99,11 +100,6 @@ class SceneConfig(DataConfig):
             data = MemoryDataset(*read(torch.arange(count)), scenes.levels, self.note())
         data.background, data.truth = self.background, getattr(scenes, "properties", None)
         return data
-
-    @property
-    def background(self) -> bool:
-        """Whether group 0 is the background and nothing else."""
-        return False
 
     def note(self) -> str:
         """Of few objects there are few scenes."""

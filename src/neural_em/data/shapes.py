@@ -50,7 +50,7 @@ class FlyingShapesConfig(FlyingConfig):
     CHECKS: ClassVar[Mapping[str, Check]] = {"overlap": choice(("maximum", "hide"))}
 
     @property
-    def background(self) -> bool:
+    def background(self) -> bool:  # type: ignore[override]
         return self.overlap == "hide"
 
     def scenes(self, split: Split, seed: int, device: torch.device | str = "cpu") -> Scenes:

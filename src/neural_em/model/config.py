@@ -66,6 +66,7 @@ class BaseConfig(Checked):
     distribution: ClassVar[str] = "bernoulli"
     prior: ClassVar[float | str] = 0.0
     channel_rule: ClassVar[str] = "product"
+    batch_matters: ClassVar[bool] = False  # whether what is found in an image depends on the others in its batch
 
     GROUP: ClassVar[str] = "model."
     CHECKS: ClassVar[Mapping[str, Check]] = {
@@ -94,11 +95,6 @@ class BaseConfig(Checked):
     def theta_size(self) -> int:
         """Size M of each component's vector."""
         raise NotImplementedError
-
-    @property
-    def batch_matters(self) -> bool:
-        """Whether what is found in an image depends on the others in its batch."""
-        return False
 
 
 @dataclass(frozen=True)

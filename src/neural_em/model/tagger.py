@@ -78,7 +78,7 @@ class TaggerConfig(BaseConfig):
         return self.channels * self.height * self.width
 
     @property
-    def batch_matters(self) -> bool:
+    def batch_matters(self) -> bool:  # type: ignore[override]
         """Batch norm takes its statistics from them."""
         return self.norm == "batch"
 
