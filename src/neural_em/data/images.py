@@ -30,8 +30,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     if not path.is_file():  # opening a named pipe would wait for ever
         refuse(str(path), "a readable image", "no file")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large files, which are refused here
+        with warnings.catch_warnings(action="ignore"):  # Pillow warns of large files, which are refused here
             image = Image.open(path)
         with image:
             if image.width * image.height > _MAX_PIXELS:

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -102,7 +102,10 @@ class Reproduction:
         if self.quick:  # says at once that whatever comes here is of toy size
             make(self.out)
             self._write_cells([])
-        with _threads(1 if self.quick else None):  # what is so small is slower on more
+        with ExitStack() as undo:
+            if self.quick:  # what is so small is slower on more threads
+                undo.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(1)
             for training in trainings:
                 met = []
                 for work in (self._train, self._evaluate):
@@ -232,14 +235,3 @@ def _holds_results(folder: Path) -> bool:
 
 def _toy(folder: Path) -> bool:
     return read_object(folder / CELLS).get("quick") is True
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """So many threads on the CPU, as long as it lasts; None for as many as usual."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

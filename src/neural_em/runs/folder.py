@@ -102,11 +102,8 @@ def opened(
 ) -> Iterator[RunFolder | None]:
     """The folder, opened by the first process and None in the others; where that fails, it fails in all."""
     folder = distributed.in_first(lambda: RunFolder(path, config, parts), device)
-    try:
+    with contextlib.nullcontext() if folder is None else contextlib.closing(folder):
         yield folder
-    finally:
-        if folder is not None:
-            folder.close()
 
 
 def has_begun(folder: Path) -> bool:
