@@ -30,8 +30,9 @@ def lobed(there: Array) -> tuple[Array, int]:
         depth = ndimage.distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1]
         cores = _cores(depth)
         more = int(cores.max()) - 1
-        discs = np.pi * np.square(ndimage.maximum(depth, cores, range(1, more + 2))).sum()
-        if more > 0 and discs > _FILLED * inside.sum():
+        if more == 0:
+            continue
+        if np.pi * np.square(ndimage.maximum(depth, cores, range(1, more + 2))).sum() > _FILLED * inside.sum():
             nearest = ndimage.distance_transform_edt(cores == 0, return_distances=False, return_indices=True)
             own = cores[tuple(nearest)][inside]
             patches[box][inside] = np.where(own == 1, patch, count + own - 1)
@@ -45,15 +46,18 @@ def _cores(depth: Array) -> Array:
     tops = (depth == ndimage.maximum_filter(depth, 3)) & (depth >= _ALIKE * most)
     if connected(tops)[1] < 2:  # each lobe has one
         return cores
-    for level in np.arange(1, _NECK * most, max(0.25, most / 32)):
-        parts, count = ndimage.label(depth > level, _EIGHT)
+    order, levels = np.argsort(depth, axis=None), np.arange(1, _NECK * most, max(0.25, most / 32))
+    gone = np.searchsorted(depth.flat[order], levels, "right")  # the pixels that are no deeper
+    for level in levels[np.unique(gone, return_index=True)[1]]:  # another one with the same pixels parts no more
+        parts, count = connected(depth > level)
         if count < 2:
             continue
-        deepest = ndimage.maximum(depth, parts, range(1, count + 1))
-        homes = ndimage.maximum(cores, parts, range(1, count + 1))  # of which core each is a part, 0 of none
-        good = (np.asarray(deepest) * _NECK >= level) & (np.asarray(deepest) >= _ALIKE * most)
+        tops = np.zeros(count + 1, np.int64)
+        tops[parts.flat[order]] = order  # the deepest pixel of each part: it comes last
+        deepest, homes = depth.flat[tops[1:]], cores.flat[tops[1:]]  # homes: of which core each is a part, 0 of none
+        good = (deepest * _NECK >= level) & (deepest >= _ALIKE * most)
         for core in range(1, int(cores.max()) + 1):
-            mine = 1 + np.flatnonzero(good & (np.asarray(homes) == core))
+            mine = 1 + np.flatnonzero(good & (homes == core))
             if len(mine) > 1:
                 last = int(cores.max())
                 cores[cores == core] = 0

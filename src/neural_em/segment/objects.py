@@ -5,7 +5,7 @@ components the model tears it into; so its picture and its components are known.
 of their patch goes to the one whose picture, moved to where it fits best, and whose components explain it best. Going
 through the clip backwards as well tells objects apart that touch at its beginning.
 
-Shapes: frames (C,H,W), patches and labels (H,W), gamma (K,H,W).
+Shapes: frames (C,H,W), patches and labels (H,W), gamma (K,h,w), a whole number of times smaller; pixels are (P,).
 """
 
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from neural_em.segment.lobes import connected, lobed
+from neural_em.segment.lobes import connected
 
 Array = NDArray[Any]
+Cells = tuple[Array, Array]  # rows (P,) and columns (P,) of pixels
 Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
 GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
 _LEAST = 0.001  # of the frame: smaller patches are no objects
@@ -49,8 +49,8 @@ class Thing:
     def corner(self, centre: Array) -> Array:
         return np.rint(centre - self.offset).astype(int)
 
-    def cells(self, centre: Array, size: tuple[int, ...]) -> tuple[Array, Array]:
-        """The pixels (rows, columns) that it covers there."""
+    def cells(self, centre: Array, size: tuple[int, ...]) -> Cells:
+        """The pixels that it covers there."""
         rows, columns = (each + at for each, at in zip(np.nonzero(self.mask), self.corner(centre), strict=True))
         inside = (rows >= 0) & (rows < size[0]) & (columns >= 0) & (columns < size[1])
         return rows[inside], columns[inside]
@@ -63,20 +63,19 @@ class Follower:
         self.things = things or []
         self.count, self._frame, self._lobes = count, -1, lobes  # lobes: patches are cut at their necks
 
-    def add(self, frame: Array, there: Array, gamma: Array, before: Array | None = None) -> Found:
+    def add(self, frame: Array, patches: Array, gamma: Array, before: Array | None = None) -> Found:
         """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
 
-        ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
+        ``patches`` are numbered from 1, and 0 is ground. ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
         """
         self._frame += 1
-        patches, count = (lobed if self._lobes else connected)(there)
-        large = np.bincount(patches.ravel(), minlength=count + 1) >= max(6, _LEAST * patches.size)
-        homes = self._homes(patches, count, large)
+        cells = _cells(patches)
+        large = {patch for patch, inside in cells.items() if len(inside[0]) >= max(6, _LEAST * patches.size)}
+        homes = self._homes(patches, cells, large)
         labels = np.zeros(patches.shape, np.int32)
-        for patch in range(1, count + 1):
-            inside = patches == patch
+        for patch, inside in cells.items():
             things = homes.get(patch, [])
-            if not things and large[patch]:
+            if not things and patch in large:
                 self._begin(inside, frame, gamma, before)
                 labels[inside] = self.things[-1].number
             elif len(things) == 1 and not self._grown(things, frame, inside, gamma, before):
@@ -87,38 +86,38 @@ class Follower:
         seen = {id(thing) for things in homes.values() for thing in things}
         for thing in list(self.things):
             if id(thing) in seen and id(thing) not in crowd:
-                torn = sum(things == [thing] for things in homes.values()) > 1
-                self._renew(thing, labels == thing.number, frame, gamma, torn)
+                own = [patch for patch, things in homes.items() if things == [thing]]
+                inside = cells[own[0]] if len(own) == 1 else np.nonzero(labels == thing.number)
+                self._renew(thing, inside, frame, gamma, torn=len(own) > 1)
             elif id(thing) not in seen and thing.alone != self._frame:
                 self._coast(thing, patches.shape)
         return labels, {thing.number: self._frame - thing.alone for thing in self.things}
 
-    def _homes(self, patches: Array, count: int, large: Array) -> dict[int, list[Thing]]:
+    def _homes(self, patches: Array, cells: dict[int, Cells], large: set[int]) -> dict[int, list[Thing]]:
         """The objects in each patch."""
-        size, homes = patches.shape, dict[int, list[Thing]]()
-        shared = np.zeros((len(self.things), count + 1))
+        homes = dict[int, list[Thing]]()
+        shared = np.zeros((len(self.things), len(cells) + 1))
         for i, thing in enumerate(self.things):
-            cells = thing.cells(thing.centre + thing.velocity, size)
-            shared[i] = np.bincount(patches[cells], minlength=count + 1)
+            expected = patches[thing.cells(thing.centre + thing.velocity, patches.shape)]
+            shared[i] = np.bincount(expected, minlength=len(cells) + 1)
         shared[:, 0] = 0
         for i, thing in enumerate(self.things):
             if shared[i].any():
                 homes.setdefault(int(shared[i].argmax()), []).append(thing)
         known = list(self.things)
-        for patch in [each for each in range(1, count + 1) if large[each] and each not in homes]:
+        for patch in [each for each in cells if each in large and each not in homes]:
             pixels = {thing: shared[i, patch] for i, thing in enumerate(known) if thing in self.things}
-            self._claim(patch, patches, pixels, homes)
+            self._claim(patch, cells[patch], pixels, homes)
         return homes
 
     def _claim(
-        self, patch: int, patches: Array, shared: dict[Thing, float], homes: dict[int, list[Thing]]
+        self, patch: int, inside: Cells, shared: dict[Thing, float], homes: dict[int, list[Thing]]
     ) -> None:  # fmt: skip
         """Finds out whose a patch is in which nobody is expected: one of a crowd, a lost one, a part, or new.
 
         ``shared`` are the pixels of the patch where each object was expected.
         """
-        inside = patches == patch
-        area, centre = inside.sum(), np.argwhere(inside).mean(axis=0)
+        area, centre = len(inside[0]), np.mean(inside, axis=1)
         where = {id(thing): home for home, things in homes.items() for thing in things}
         near = []
         for thing, pixels in shared.items():
@@ -145,20 +144,21 @@ class Follower:
                         del homes[alone]
                 return
 
-    def _grown(self, things: list[Thing], frame: Array, inside: Array, gamma: Array, before: Array | None) -> bool:
+    def _grown(self, things: list[Thing], frame: Array, inside: Cells, gamma: Array, before: Array | None) -> bool:
         """Whether a lobe is larger all at once: the rest of another one that was cut joined it, and begins here."""
         (thing,) = things
         own = thing.mask.sum()
-        if not self._lobes or inside.sum() < _GROWN * own:
+        if not self._lobes or len(inside[0]) < _GROWN * own:
             return False
-        rest = inside.copy()
-        rest[thing.cells(thing.centre + thing.velocity, inside.shape)] = False
+        rest = np.zeros(frame.shape[1:], np.bool_)
+        rest[inside] = True
+        rest[thing.cells(thing.centre + thing.velocity, rest.shape)] = False
         if rest.sum() >= _REST * own:
-            self._begin(rest, frame, gamma, before)
+            self._begin(np.nonzero(rest), frame, gamma, before)
             things.append(self.things[-1])
         return len(things) > 1
 
-    def _begin(self, inside: Array, frame: Array, gamma: Array, before: Array | None) -> None:
+    def _begin(self, inside: Cells, frame: Array, gamma: Array, before: Array | None) -> None:
         self.count += 1
         number = self.count
         if before is not None:
@@ -170,19 +170,20 @@ class Follower:
         self.things.append(thing)
         self._renew(thing, inside, frame, gamma)
 
-    def _renew(self, thing: Thing, inside: Array, frame: Array, gamma: Array, torn: bool = False) -> None:
+    def _renew(self, thing: Thing, inside: Cells, frame: Array, gamma: Array, torn: bool = False) -> None:
         """An object that is alone shows itself."""
-        cells = np.argwhere(inside)
-        centre = cells.mean(axis=0)
-        low, high = cells.min(axis=0), cells.max(axis=0) + 1
-        part = slice(low[0], high[0]), slice(low[1], high[1])
+        rows, columns = inside
+        centre, low = np.mean(inside, axis=1), np.min(inside, axis=1)
+        part = slice(low[0], rows.max() + 1), slice(low[1], columns.max() + 1)
         if thing.alone >= 0:
             old = 0.5 if thing.alone == self._frame - 1 else 0.0
             thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
         thing.torn = thing.torn + 1 if torn else 0
         thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
-        thing.mask, thing.picture = inside[part].copy(), frame[:, part[0], part[1]].copy()
-        thing.components = 0.9 * thing.components + gamma[:, inside].sum(axis=1) / len(cells)
+        thing.picture = frame[:, *part].copy()
+        thing.mask = np.zeros(thing.picture.shape[1:], np.bool_)
+        thing.mask[rows - low[0], columns - low[1]] = True
+        thing.components = 0.9 * thing.components + _assigned(gamma, inside, frame).sum(axis=1) / len(rows)
 
     def _coast(self, thing: Thing, size: tuple[int, ...]) -> None:
         """An object out of sight moves on, until it is given up."""
@@ -191,19 +192,33 @@ class Follower:
         if outside or thing.unseen > GAP:
             self.things.remove(thing)
 
-    def _divided(self, things: list[Thing], frame: Array, inside: Array, gamma: Array) -> Array:
+    def _divided(self, things: list[Thing], frame: Array, inside: Cells, gamma: Array) -> Array:
         """The labels (P,) of the pixels of a patch that several objects share; moves these to where they fit best."""
         places = _fitted(things, frame, inside)
-        pixels, seen = np.nonzero(inside), frame[:, inside]
-        costs = []
+        seen, costs = frame[:, *inside], []
         for thing, place in zip(things, places, strict=True):
             thing.velocity = 0.8 * thing.velocity + 0.2 * (place - thing.centre)
             thing.centre, thing.unseen = place, 0
-            costs.append(_cost(thing, seen, *pixels))
+            costs.append(_cost(thing, seen, *inside))
         shares = np.stack([thing.components / max(1e-6, thing.components.sum()) for thing in things]) + 0.02
-        own = (shares / shares.sum(axis=0)) @ gamma[:, inside]  # (things,P)
+        own = (shares / shares.sum(axis=0)) @ _assigned(gamma, inside, frame)  # (things,P)
         best = (np.stack(costs) - _MODEL * np.log(own)).argmin(axis=0)
         return np.array([thing.number for thing in things])[best]
+
+
+def _cells(patches: Array) -> dict[int, Cells]:
+    """The pixels of each patch."""
+    cells = {}
+    for patch, box in enumerate(ndimage.find_objects(patches), start=1):
+        rows, columns = np.nonzero(patches[box] == patch)
+        cells[patch] = rows + box[0].start, columns + box[1].start
+    return cells
+
+
+def _assigned(gamma: Array, cells: Cells, frame: Array) -> Array:
+    """The assignment (K,P) of pixels."""
+    factor = frame.shape[-1] // gamma.shape[-1]
+    return np.asarray(gamma[:, cells[0] // factor, cells[1] // factor])
 
 
 def _cost(thing: Thing, seen: Array, rows: Array, columns: Array) -> Array:
@@ -222,38 +237,62 @@ def _cost(thing: Thing, seen: Array, rows: Array, columns: Array) -> Array:
 @cache
 def _distance(reach: int, step: int) -> Array:
     """How far every step-th place in reach is away."""
-    return np.asarray(np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step]))
+    return np.asarray(np.hypot(*np.mgrid[-reach : reach + 1 : step, -reach : reach + 1 : step]).ravel())
 
 
-def _fitted(things: list[Thing], frame: Array, inside: Array) -> list[Array]:
+def _fitted(things: list[Thing], frame: Array, inside: Cells) -> list[Array]:
     """Where objects that share a patch are: together they explain as much of it as they can, and nothing outside."""
-    rim = max(max(thing.mask.shape) for thing in things) + 2 * _SEARCH
-    H, W = inside.shape
-    wide = np.zeros((len(frame) + 2, H + 2 * rim, W + 2 * rim), np.float32)  # frame, patch, ground; beyond, neither
-    wide[:, rim : rim + H, rim : rim + W] = [*frame, inside, ~inside]
-    places = [np.clip(thing.centre + thing.velocity, 0, (H - 1, W - 1)) for thing in things]
-    errors = [np.ones(wide.shape[1:], np.float32) for _ in things]
+    places = [np.clip(thing.centre + thing.velocity, 0, np.array(frame.shape[1:]) - 1) for thing in things]
+    wide, low = _around(things, places, frame, inside)
+    errors = np.ones((len(things), *wide.shape[1:]), np.float32)
     for reach, step in ((0, 1), (_SEARCH, 2), (1, 1)):
         for i, thing in enumerate(things):
             h, w = thing.mask.shape
-            corner = thing.corner(places[i]) + rim - reach
+            corner = thing.corner(places[i]) - low - reach
             part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
             layers = wide[:, *part].copy()
-            others = (each[part] for j, each in enumerate(errors) if j != i)
-            layers[-2] = np.minimum.reduce([layers[-2], *others])  # of the patch, what is not explained yet
-            shown = sliding_window_view(layers, (h, w), axis=(1, 2))[:, ::step, ::step]  # (C+2,side,side,h,w)
-            wrong = np.minimum(1, np.abs(shown[:-2] - thing.picture[:, None, None]).max(axis=0) / _CONTRAST)
-            best = (0, 0)
+            for other in (*errors[:i], *errors[i + 1 :]):  # of the patch, what is not explained yet
+                np.minimum(layers[-2], other[part], out=layers[-2])
+            shown = _shown(layers, (h, w), step)
+            wrong = np.abs(shown[:-2] - thing.picture[:, None]).max(axis=0) / _CONTRAST
+            wrong, best = np.minimum(wrong, 1, out=wrong), 0
             if reach:
-                gain = (np.maximum(0, shown[-2] - wrong) * thing.mask).sum(axis=(2, 3))
-                lost = (shown[-1] * thing.mask).sum(axis=(2, 3), dtype=np.float64)
-                score = gain - lost - 0.002 * thing.mask.sum() * _distance(reach, step)
-                best = np.unravel_index(score.argmax(), score.shape)
-            top, left = corner + step * np.array(best)
-            errors[i][:] = 1
-            errors[i][top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
-            places[i] = places[i] + step * np.array(best) - reach
+                mask = thing.mask.astype(np.float32)
+                gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=2)  # (places,h)
+                lost = (shown[-1].reshape(len(gain), -1) @ mask.ravel()).astype(np.float64)
+                far = 0.002 * thing.mask.sum() * _distance(reach, step)
+                best = int((gain.T.copy().sum(axis=0) - lost - far).argmax())
+            moved = step * np.array(divmod(best, 2 * reach // step + 1))
+            top, left = corner + moved
+            errors[i] = 1
+            errors[i, top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
+            places[i] = places[i] + moved - reach
     return places
+
+
+def _around(things: list[Thing], places: list[Array], frame: Array, inside: Cells) -> tuple[Array, Array]:
+    """Frame, patch and ground (C+2,h,w) as far as objects may be moved, neither beyond the frame; and the corner."""
+    corners = np.array([thing.corner(place) for thing, place in zip(things, places, strict=True)])
+    sizes, reach = [thing.mask.shape for thing in things], _SEARCH + 2  # both rounds, and one for rounding
+    low, high = corners.min(axis=0) - reach, (corners + sizes).max(axis=0) + reach
+    part = [slice(max(0, a), min(b, n)) for a, b, n in zip(low, high, frame.shape[1:], strict=True)]
+    wide = np.zeros((len(frame) + 2, *(high - low)), np.float32)
+    here = wide[:, *(slice(side.start - a, side.stop - a) for side, a in zip(part, low, strict=True))]
+    there = np.zeros(frame.shape[1:], np.bool_)
+    there[inside] = True
+    here[:-2], here[-2], here[-1] = frame[:, *part], there[*part], ~there[*part]
+    return wide, low
+
+
+def _shown(layers: Array, size: tuple[int, ...], step: int) -> Array:
+    """What is seen of layers (C,H,W) through a window (h,w) at every step-th place: (C,places,h,w)."""
+    C, H, W = layers.shape
+    h, w = size
+    down, right = (H - h) // step + 1, (W - w) // step + 1
+    number = layers.itemsize
+    strides = (H * W * number, step * W * number, step * number, W * number, number)
+    view: Array = np.ndarray((C, down, right, h, w), layers.dtype, layers, strides=strides)
+    return view.reshape(C, -1, h, w)  # a copy: numpy is slow on short rows
 
 
 def chosen(one: Found, other: Found) -> Array:
@@ -262,7 +301,7 @@ def chosen(one: Found, other: Found) -> Array:
     Where they tell the same number apart, those with more objects elsewhere, or whose were alone a shorter while ago.
     """
     labels, counts = one[0].copy(), [len(np.unique(found)) for found, _ in (one, other)]
-    patches, _ = ndimage.label((one[0] > 0) | (other[0] > 0), np.ones((3, 3)))
+    patches, _ = connected((one[0] > 0) | (other[0] > 0))
     for patch, box in enumerate(ndimage.find_objects(patches), start=1):
         inside = patches[box] == patch
         value = []

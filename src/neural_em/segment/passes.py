@@ -1,6 +1,6 @@
 """A clip gone through forwards and backwards.
 
-Shapes: frames (C,H,W), labels (H,W), gamma (K,H,W).
+Shapes: frames (C,H,W), labels (H,W), gamma (K,h,w), a whole number of times smaller.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neural_em.segment.lobes import connected, lobed
 from neural_em.segment.objects import Follower, chosen
 from neural_em.segment.spool import Spool
 
@@ -21,12 +22,13 @@ class Pass:
 
     def __init__(self, lobes: bool = False) -> None:
         self._lobes, self._forward = lobes, Follower(lobes=lobes)
-        self._labels, self._ages = Spool(), list[dict[int, int]]()
+        self._found, self._ages = Spool(), list[dict[int, int]]()
 
     def add(self, frame: Array, there: Array, gamma: Array) -> None:
-        """The next frame (C,H,W), where (H,W) it is not ground, and the assignment (K,H,W)."""
-        labels, ages = self._forward.add(frame, there, gamma)
-        self._labels.add(labels)
+        """The next frame (C,H,W), where (H,W) it is not ground, and the assignment (K,h,w)."""
+        patches, _ = (lobed if self._lobes else connected)(there)
+        labels, ages = self._forward.add(frame, patches, gamma)
+        self._found.add(labels, patches)
         self._ages.append(ages)
 
     def back(self, seen: Spool) -> Iterator[Both]:
@@ -36,8 +38,9 @@ class Pass:
             thing.velocity, thing.alone = -thing.velocity, thing.alone - last - 1
         backward = Follower(things, self._forward.count, self._lobes)
         for i in range(last, -1, -1):
-            (forward,) = self._labels[i]
-            found = backward.add(*unpacked(seen, i), forward)
+            forward, patches = self._found[i]
+            frame, _, gamma = unpacked(seen, i)
+            found = backward.add(frame, patches, gamma, forward)
             ages = {**found[1], **self._ages[i]}
             alone = {each for each in ages if 0 in (ages[each], found[1].get(each))}
             yield i, chosen((forward, self._ages[i]), found), alone
@@ -58,9 +61,9 @@ class Labelled:
 
 
 def unpacked(seen: Spool, i: int) -> tuple[Array, Array, Array]:
-    """A frame (C,H,W), where it is not ground (H,W), and its assignment (K,H,W), from bytes."""
+    """A frame (C,H,W), where it is not ground (H,W), and its assignment (K,h,w), from bytes."""
     frame, there, gamma = seen[i]
-    return frame / np.float32(255), there, enlarged(gamma / np.float32(255), there)
+    return frame / np.float32(255), there, gamma / np.float32(255)
 
 
 def enlarged(maps: Array, like: Array) -> Array:

@@ -75,7 +75,7 @@ class Scene:
 
     def add(self, frame: Array, there: Array, gamma: Array) -> None:
         """The next frame (C,H,W), where (H,W) it is not ground, and the assignment (K,h,w), a few times smaller."""
-        self._pass.add(frame, there, enlarged(gamma, there))
+        self._pass.add(frame, there, gamma)
         bytes_of = [np.rint(255 * np.clip(each, 0, 1)).astype(np.uint8) for each in (frame, gamma)]
         self._seen.add(bytes_of[0], there, bytes_of[1])
 
