@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
 from neural_em.segment import SegmentConfig, segment
+from neural_em.segment.lobes import connected
 from neural_em.segment.objects import Follower, chosen
 from neural_em.segment.scene import Scene, filled, told
 from tests.known import known_model
@@ -209,7 +210,7 @@ def _labels_after(frames: list[list[tuple[int, int]]]) -> int:
         there = np.zeros((SIDE, SIDE), bool)
         for first, last in parts:
             there[10:40, first:last] = True
-        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
+        labels, _ = follower.add(there[None].astype(np.float32), connected(there)[0], gamma)
         assert (labels > 0).tolist() == there.tolist()
     return len(np.unique(labels[there]))
 
@@ -222,7 +223,7 @@ def test_a_part_and_something_new_in_the_same_frame() -> None:
         there[5:15, 5:45] = True
         there[5:15, 24:27] &= t < 3
         there[40:52, 20:32] = t >= 5
-        labels, _ = follower.add(there[None].astype(np.float32), there, gamma)
+        labels, _ = follower.add(there[None].astype(np.float32), connected(there)[0], gamma)
     assert len({int(labels[10, 10]), int(labels[10, 35]), int(labels[45, 25])} - {0}) == 3
 
 
