@@ -42,6 +42,7 @@ class Thing:
     offset: Array  # (2,): of the centre in the picture
     components: Array  # (K,): how many of its pixels each one owned, lately
     alone: int  # the frame
+    area: int = 0  # of the mask
     velocity: Array = field(default_factory=lambda: np.zeros(2))
     torn: int = 0  # frames in a row in which it had two parts
     unseen: int = 0  # frames in a row
@@ -121,7 +122,7 @@ class Follower:
         where = {id(thing): home for home, things in homes.items() for thing in things}
         near = []
         for thing, pixels in shared.items():
-            home, own = where.get(id(thing)), thing.mask.sum()
+            home, own = where.get(id(thing)), thing.area
             free = home is None or len(homes[home]) > 1
             away = float(np.linalg.norm(thing.centre + thing.velocity - centre))
             reach = np.sqrt(own) + 2 * float(np.linalg.norm(thing.velocity)) + _SEARCH
@@ -136,7 +137,7 @@ class Follower:
         for thing, pixels in shared.items():
             home = where.get(id(thing))
             if home is not None and pixels > 0.5 * area and len(homes[home]) == 1:
-                if thing.torn < _TORN - 1 or area < PART * thing.mask.sum():
+                if thing.torn < _TORN - 1 or area < PART * thing.area:
                     homes[patch] = [thing]  # a part of it
                 else:  # two objects that were taken for one
                     self.things.remove(thing)
@@ -147,7 +148,7 @@ class Follower:
     def _grown(self, things: list[Thing], frame: Array, inside: Cells, gamma: Array, before: Array | None) -> bool:
         """Whether a lobe is larger all at once: the rest of another one that was cut joined it, and begins here."""
         (thing,) = things
-        own = thing.mask.sum()
+        own = thing.area
         if not self._lobes or len(inside[0]) < _GROWN * own:
             return False
         rest = np.zeros(frame.shape[1:], np.bool_)
@@ -180,7 +181,7 @@ class Follower:
             thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
         thing.torn = thing.torn + 1 if torn else 0
         thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
-        thing.picture = frame[:, *part].copy()
+        thing.area, thing.picture = len(rows), frame[:, *part].copy()
         thing.mask = np.zeros(thing.picture.shape[1:], np.bool_)
         thing.mask[rows - low[0], columns - low[1]] = True
         thing.components = 0.9 * thing.components + _assigned(gamma, inside, frame).sum(axis=1) / len(rows)
@@ -223,14 +224,13 @@ def _assigned(gamma: Array, cells: Cells, frame: Array) -> Array:
 
 def _cost(thing: Thing, seen: Array, rows: Array, columns: Array) -> Array:
     """How badly (P,) an object explains pixels (C,P) from where it is: 0 to 1, more outside of it."""
-    away = np.hypot(rows - thing.centre[0], columns - thing.centre[1])
-    cost = 1 + 0.2 * away / np.sqrt(thing.mask.sum())
+    cost = 1 + 0.2 * np.hypot(rows - thing.centre[0], columns - thing.centre[1]) / np.sqrt(thing.area)
     top, left = thing.corner(thing.centre)
+    rows, columns = rows - top, columns - left
     height, width = thing.mask.shape
-    near = (rows >= top) & (rows < top + height) & (columns >= left) & (columns < left + width)
-    cells = rows[near] - top, columns[near] - left
-    wrong = np.minimum(1, np.abs(seen[:, near] - thing.picture[:, *cells]).max(axis=0) / _CONTRAST)
-    cost[near] = np.where(thing.mask[cells], wrong, cost[near])
+    near = np.flatnonzero((rows >= 0) & (rows < height) & (columns >= 0) & (columns < width))
+    own = near[thing.mask[rows[near], columns[near]]]
+    cost[own] = _wrong(seen[:, own], thing.picture[:, rows[own], columns[own]])
     return np.asarray(cost)
 
 
@@ -245,29 +245,39 @@ def _fitted(things: list[Thing], frame: Array, inside: Cells) -> list[Array]:
     places = [np.clip(thing.centre + thing.velocity, 0, np.array(frame.shape[1:]) - 1) for thing in things]
     wide, low = _around(things, places, frame, inside)
     errors = np.ones((len(things), *wide.shape[1:]), np.float32)
-    for reach, step in ((0, 1), (_SEARCH, 2), (1, 1)):
-        for i, thing in enumerate(things):
-            h, w = thing.mask.shape
+    for error, thing, place in zip(errors, things, places, strict=True):
+        part = _box(thing.corner(place) - low, thing.mask.shape)
+        error[part] = np.where(thing.mask, _wrong(wide[:-2, *part], thing.picture), 1)
+    masks = [thing.mask.astype(np.float32) for thing in things]
+    for reach, step in ((_SEARCH, 2), (1, 1)):
+        for i, (thing, mask) in enumerate(zip(things, masks, strict=True)):
             corner = thing.corner(places[i]) - low - reach
-            part = slice(corner[0], corner[0] + h + 2 * reach), slice(corner[1], corner[1] + w + 2 * reach)
+            part = _box(corner, np.add(mask.shape, 2 * reach))
             layers = wide[:, *part].copy()
             for other in (*errors[:i], *errors[i + 1 :]):  # of the patch, what is not explained yet
                 np.minimum(layers[-2], other[part], out=layers[-2])
-            shown = _shown(layers, (h, w), step)
-            wrong = np.abs(shown[:-2] - thing.picture[:, None]).max(axis=0) / _CONTRAST
-            wrong, best = np.minimum(wrong, 1, out=wrong), 0
-            if reach:
-                mask = thing.mask.astype(np.float32)
-                gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=2)  # (places,h)
-                lost = (shown[-1].reshape(len(gain), -1) @ mask.ravel()).astype(np.float64)
-                far = 0.002 * thing.mask.sum() * _distance(reach, step)
-                best = int((gain.T.copy().sum(axis=0) - lost - far).argmax())
+            shown = _shown(layers, mask.shape, step)
+            wrong = _wrong(shown[:-2], thing.picture[:, None])
+            gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=2).cumsum(axis=1)[:, -1]
+            lost = (shown[-1].reshape(len(gain), -1) @ mask.ravel()).astype(np.float64)
+            best = int((gain - lost - 0.002 * thing.area * _distance(reach, step)).argmax())
             moved = step * np.array(divmod(best, 2 * reach // step + 1))
-            top, left = corner + moved
             errors[i] = 1
-            errors[i, top : top + h, left : left + w] = np.where(thing.mask, wrong[best], 1)
+            errors[i][_box(corner + moved, mask.shape)] = np.where(thing.mask, wrong[best], 1)
             places[i] = places[i] + moved - reach
     return places
+
+
+def _box(corner: Array, size: Any) -> tuple[slice, slice]:
+    """The part of a frame from a corner on."""
+    (top, left), (height, width) = corner.tolist(), size
+    return slice(top, top + height), slice(left, left + width)
+
+
+def _wrong(seen: Array, picture: Array) -> Array:
+    """How far pixels (C,...) are from those of a picture: 0 to 1."""
+    wrong = np.abs(seen - picture).max(axis=0) / _CONTRAST
+    return np.minimum(wrong, 1, out=wrong)
 
 
 def _around(things: list[Thing], places: list[Array], frame: Array, inside: Cells) -> tuple[Array, Array]:
