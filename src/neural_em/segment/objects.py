@@ -19,7 +19,7 @@ from scipy import ndimage
 from neural_em.segment.lobes import connected
 
 Array = NDArray[Any]
-Cells = tuple[Array, Array]  # rows (P,) and columns (P,) of pixels
+Cells = tuple[Array, ...]  # rows (P,) and columns (P,) of pixels
 Found = tuple[Array, dict[int, int]]  # labels (H,W), and for how long each object has not been alone
 GAP = 15  # frames that an object may be out of sight, or not be told from those that it touches
 _LEAST = 0.001  # of the frame: smaller patches are no objects
@@ -67,7 +67,8 @@ class Follower:
     def add(self, frame: Array, patches: Array, gamma: Array, before: Array | None = None) -> Found:
         """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
 
-        ``patches`` are numbered from 1, and 0 is ground. ``before`` are labels of the same frame, found in the other direction: new objects take their numbers.
+        ``patches`` are numbered from 1, 0 is ground. ``before`` are labels of the same frame, found in the other
+        direction: new objects take their numbers.
         """
         self._frame += 1
         cells = _cells(patches)
@@ -310,15 +311,23 @@ def chosen(one: Found, other: Found) -> Array:
 
     Where they tell the same number apart, those with more objects elsewhere, or whose were alone a shorter while ago.
     """
-    labels, counts = one[0].copy(), [len(np.unique(found)) for found, _ in (one, other)]
+    labels, differs = one[0].copy(), one[0] != other[0]
+    if not differs.any():
+        return labels
+    counts = [len(numbers_in(found)) for found, _ in (one, other)]
     patches, _ = connected((one[0] > 0) | (other[0] > 0))
-    for patch, box in enumerate(ndimage.find_objects(patches), start=1):
-        inside = patches[box] == patch
+    for patch in numbers_in(patches[differs]):
+        inside = patches == patch
         value = []
         for (found, ages), count in zip((one, other), counts, strict=True):
-            numbers = np.unique(found[box][inside])
-            age = sum(ages.get(int(each), 0) for each in numbers)
-            value.append((int((numbers > 0).sum()), count, -age))
+            numbers = numbers_in(found[inside])
+            age = sum(ages.get(each, 0) for each in numbers)
+            value.append((sum(each > 0 for each in numbers), count, -age))
         if value[1] > value[0]:
-            labels[box][inside] = other[0][box][inside]
+            labels[inside] = other[0][inside]
     return labels
+
+
+def numbers_in(labels: Array) -> list[int]:
+    """The labels that there are, 0 among them."""
+    return np.flatnonzero(np.bincount(labels.ravel())).tolist()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from neural_em.segment.lobes import connected
-from neural_em.segment.objects import PART
+from neural_em.segment.objects import PART, numbers_in
 from neural_em.segment.passes import Both, Labelled, Pass, unpacked
 from neural_em.segment.spool import Spool
 
@@ -40,7 +40,7 @@ def parted(seen: Spool, whole: Labelled) -> Labelled | None:
         again.add(*unpacked(seen, i))
     finer = Labelled(again.back(seen))
     names = _names(whole, finer, loose)
-    new = set(names.values()) - {number for _, labels, _ in whole for number in np.unique(labels).tolist()}
+    new = set(names.values()) - {number for _, labels, _ in whole for number in numbers_in(labels)}
     return Labelled(_mixed(whole, finer, names, new | loose)) if new else None
 
 
@@ -51,7 +51,7 @@ def _loose(whole: Labelled) -> set[int]:
         patches, _ = connected(labels > 0)
         for patch, box in enumerate(ndimage.find_objects(patches), start=1):
             inside = patches[box] == patch
-            numbers = np.unique(labels[box][inside]).tolist()
+            numbers = numbers_in(labels[box][inside])
             clear = all(side.start > 0 and side.stop < edge for side, edge in zip(box, labels.shape, strict=True))
             if len(numbers) == 1 and clear:
                 spread = np.linalg.eigvalsh(np.cov(np.nonzero(inside), bias=True))[-1]
@@ -77,13 +77,16 @@ def _names(whole: Labelled, finer: Labelled, loose: set[int]) -> dict[int, int]:
     between: dict[frozenset[int], list[float]] = defaultdict(list)
     size: dict[int, float] = defaultdict(float)
     for (_, labels, _), (_, lobes, _) in zip(whole, finer, strict=True):
-        pairs, pixels = np.unique(np.stack([lobes, labels])[:, lobes > 0], axis=1, return_counts=True)
-        for (lobe, number), count in zip(pairs.T.tolist(), pixels.tolist(), strict=True):
-            shared[lobe][number] += count
-        centres = dict[int, Array]()
-        for lobe in set(pairs[0].tolist()):
-            cells = np.argwhere(lobes == lobe)
-            centres[lobe], size[lobe] = cells.mean(axis=0), max(size[lobe], float(np.sqrt(len(cells))))
+        cells = np.nonzero(lobes)
+        which, most = lobes[cells], int(labels.max()) + 1
+        pairs, pixels = np.unique(which.astype(np.int64) * most + labels[cells], return_counts=True)
+        for pair, count in zip(pairs.tolist(), pixels.tolist(), strict=True):
+            shared[pair // most][pair % most] += count
+        area, centres = np.bincount(which), dict[int, Array]()
+        rows, columns = (np.bincount(which, places) for places in cells)
+        for lobe in np.flatnonzero(area).tolist():
+            centres[lobe] = np.array([rows[lobe], columns[lobe]]) / area[lobe]
+            size[lobe] = max(size[lobe], float(np.sqrt(area[lobe])))
         for one, other in combinations(centres, 2):
             between[frozenset((one, other))].append(float(np.linalg.norm(centres[one] - centres[other])))
     apart = {pair for pair, far in between.items() if _changes(far, max(size[each] for each in pair))}

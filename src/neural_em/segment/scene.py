@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from neural_em.segment.config import MAX_COMPONENTS
+from neural_em.segment.objects import numbers_in
 from neural_em.segment.parts import parted
 from neural_em.segment.passes import Labelled, Pass, enlarged
 from neural_em.segment.spool import Spool
@@ -84,17 +85,17 @@ class Scene:
         found = Labelled(self._pass.back(self._seen))
         found = parted(self._seen, found) or found
         for i, labels, alone in found:
-            gamma = self._seen[i][2]
-            self._done.add(labels, gamma.argmax(axis=0).astype(np.uint8))
-            self._look(i, labels, enlarged(gamma, labels).argmax(axis=0), alone)
+            owners = self._seen[i][2].argmax(axis=0).astype(np.uint8)
+            self._done.add(labels, owners)
+            self._look(i, labels, enlarged(owners, labels), alone)
         self._number(self._joined(), len(self._seen))
 
     def labels(self, i: int) -> Array:
         """The labels (H,W) of a frame."""
         numbers, owners = self._done[len(self._done) - 1 - i]
-        owners = enlarged(owners[None], numbers)[0]
+        owners = enlarged(owners, numbers)
         labels = np.zeros(numbers.shape, np.uint8)
-        for number in np.unique(numbers[numbers > 0]).tolist():
+        for number in numbers_in(numbers[numbers > 0]):
             inside, table = numbers == number, np.array(self._table[number], np.uint8)
             labels[inside] = table[self._group[number][owners[inside]]] if len(table) > 1 else table[0]
         return labels
@@ -113,7 +114,7 @@ class Scene:
     def _look(self, i: int, labels: Array, owners: Array, alone: set[int]) -> None:
         """Notes where objects are, and of what components, as far as they are alone."""
         centres = {}
-        for number in np.unique(labels[labels > 0]).tolist():
+        for number in numbers_in(labels[labels > 0]):
             life = self._life.setdefault(number, [i, i, 0])
             life[0], life[2] = i, life[2] + 1
             rows, columns = np.nonzero(labels == number)
