@@ -197,7 +197,7 @@ class Follower:
     def _divided(self, things: list[Thing], frame: Array, inside: Cells, gamma: Array) -> Array:
         """The labels (P,) of the pixels of a patch that several objects share; moves these to where they fit best."""
         places = _fitted(things, frame, inside)
-        seen, costs = frame[:, *inside], []
+        seen, costs = frame[:, inside[0], inside[1]], []
         for thing, place in zip(things, places, strict=True):
             thing.velocity = 0.8 * thing.velocity + 0.2 * (place - thing.centre)
             thing.centre, thing.unseen = place, 0
@@ -210,7 +210,7 @@ class Follower:
 
 def _cells(patches: Array) -> dict[int, Cells]:
     """The pixels of each patch."""
-    cells = {}
+    cells = dict[int, Cells]()
     for patch, box in enumerate(ndimage.find_objects(patches), start=1):
         rows, columns = np.nonzero(patches[box] == patch)
         cells[patch] = rows + box[0].start, columns + box[1].start
