@@ -145,7 +145,7 @@ class Masked(Gaussian):
 
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""
-        return -self.log_probability(torch.full_like(psi[..., :-1, :, :], self.prior), psi)
+        return -self.log_probability(psi.new_full((psi.shape[-3] - 1, 1, 1), self.prior), psi)
 
 
 def of_frames(pixels: PixelDistribution) -> PixelDistribution:
