@@ -78,7 +78,7 @@ def fitted(things: list[Thing], frame: Array, inside: Cells) -> list[Array]:
                 np.minimum(layers[-2], other[part], out=layers[-2])
             shown = _shown(layers, mask.shape, step)
             wrong = _wrong(shown[:-2], thing.picture[:, None])
-            gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=2).cumsum(axis=1)[:, -1]
+            gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=(1, 2))
             lost = (shown[-1].reshape(len(gain), -1) @ mask.ravel()).astype(np.float64)
             best = int((gain - lost - 0.002 * thing.area * _distance(reach, step)).argmax())
             moved = step * np.array(divmod(best, 2 * reach // step + 1))
