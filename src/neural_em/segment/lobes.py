@@ -48,13 +48,13 @@ def _cores(depth: Array) -> Array:
         return cores
     order, levels = np.argsort(depth, axis=None), np.arange(1, _NECK * most, max(0.25, most / 32))
     gone = np.searchsorted(depth.flat[order], levels, "right")  # the pixels that are no deeper
-    for level in levels[np.unique(gone, return_index=True)[1]]:  # another one with the same pixels parts no more
+    for level in levels[np.unique(gone, return_index=True)[1]]:  # a higher one with the same pixels parts nothing more
         parts, count = connected(depth > level)
         if count < 2:
             continue
-        tops = np.zeros(count + 1, np.int64)
-        tops[parts.flat[order]] = order  # the deepest pixel of each part: it comes last
-        deepest, homes = depth.flat[tops[1:]], cores.flat[tops[1:]]  # homes: of which core each is a part, 0 of none
+        ends = np.zeros(count + 1, np.int64)
+        ends[parts.flat[order]] = order  # the deepest pixel of each part comes last
+        deepest, homes = depth.flat[ends[1:]], cores.flat[ends[1:]]  # homes: of which core each is a part, 0 of none
         good = (deepest * _NECK >= level) & (deepest >= _ALIKE * most)
         for core in range(1, int(cores.max()) + 1):
             mine = 1 + np.flatnonzero(good & (homes == core))

@@ -33,8 +33,8 @@ class Follower:
     def add(self, frame: Array, patches: Array, gamma: Array, before: Array | None = None) -> Found:
         """Takes the next frame: gives its labels (H,W), and for how long each object has not been alone.
 
-        ``patches`` are numbered from 1, 0 is ground. ``before`` are labels of the same frame, found in the other
-        direction: new objects take their numbers.
+        ``patches`` are numbered from 1 without gaps, 0 is ground. ``before`` are labels of the same frame, found in
+        the other direction: new objects take their numbers.
         """
         self._frame += 1
         cells = _cells(patches)

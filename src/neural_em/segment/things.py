@@ -101,7 +101,7 @@ def _wrong(seen: Array, picture: Array) -> Array:
 
 
 def _around(things: list[Thing], places: list[Array], frame: Array, inside: Cells) -> tuple[Array, Array]:
-    """Frame, patch and ground (C+2,h,w) as far as objects may be moved, neither beyond the frame; and the corner."""
+    """Frame, patch and ground (C+2,h,w) as far as objects may be moved, both 0 beyond the frame; and the corner."""
     corners = np.array([thing.corner(place) for thing, place in zip(things, places, strict=True)])
     sizes, reach = [thing.mask.shape for thing in things], SEARCH + 2  # both rounds, and one for rounding
     low, high = corners.min(axis=0) - reach, (corners + sizes).max(axis=0) + reach

@@ -101,7 +101,7 @@ class FastDense(Linear):
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         few = 1 < len(x) <= 64 if ON_ARM else 8 < len(x) <= 48 and weight.numel() > 1 << 20
-        if few and bias is not None and not x.is_cuda:  # with the larger matrix first it is faster, on busy cores much
+        if few and bias is not None and not x.is_cuda:  # with the larger matrix first it is faster, often twice
             return torch.addmm(bias.unsqueeze(1), weight, x.T).T.contiguous()
         return F.linear(x, weight, bias)
 
