@@ -159,10 +159,10 @@ def test_a_run_from_before_digits_were_cropped_goes_on_with_boxes(tmp_path: Path
     assert not same(best_weights(tmp_path / "cropped"), best_weights(tmp_path / "whole"))
 
 
-def test_shipped_models_of_digits_are_of_boxes() -> None:
+def test_shipped_models_of_digits_are_of_cropped_ones() -> None:
     """They were trained and scored on these."""
     for name in ("flying-mnist", "flying-mnist-plus"):
-        assert [run.experiment.data.crop for run in find_runs([name]).runs] == ["none"]
+        assert [run.experiment.data.crop for run in find_runs([name]).runs] == ["before"]
 
 
 def test_resume_never_begins(tmp_path: Path) -> None:
