@@ -148,7 +148,7 @@ class Follower:
             thing.velocity = old * thing.velocity + (1 - old) * (centre - thing.centre) / (1 + thing.unseen)
         thing.torn = thing.torn + 1 if torn else 0
         thing.centre, thing.offset, thing.alone, thing.unseen = centre, centre - low, self._frame, 0
-        thing.picture = frame[:, *part].copy()
+        thing.area, thing.picture = len(rows), frame[:, *part].copy()
         thing.mask = np.zeros(thing.picture.shape[1:], np.bool_)
         thing.mask[rows - low[0], columns - low[1]] = True
         thing.components = 0.9 * thing.components + _assigned(gamma, inside, frame).sum(axis=1) / len(rows)

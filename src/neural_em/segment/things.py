@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -28,13 +27,10 @@ class Thing:
     offset: Array  # (2,): of the centre in the picture
     components: Array  # (K,): how many of its pixels each one owned, lately
     alone: int  # the frame
+    area: int = 0  # of the mask
     velocity: Array = field(default_factory=lambda: np.zeros(2))
     torn: int = 0  # frames in a row in which it had two parts
     unseen: int = 0  # frames in a row
-
-    @property
-    def area(self) -> int:
-        return int(np.count_nonzero(self.mask))
 
     def corner(self, centre: Array) -> Array:
         return np.rint(centre - self.offset).astype(int)
@@ -80,8 +76,7 @@ def fitted(things: list[Thing], frame: Array, inside: Cells) -> list[Array]:
             layers = wide[:, *part].copy()
             for other in (*errors[:i], *errors[i + 1 :]):  # of the patch, what is not explained yet
                 np.minimum(layers[-2], other[part], out=layers[-2])
-            windows = sliding_window_view(layers, mask.shape, axis=(1, 2))[:, ::step, ::step]
-            shown = windows.reshape(len(layers), -1, *mask.shape)  # (C+2,places,h,w): a copy, since short rows are slow
+            shown = _shown(layers, mask.shape, step)
             wrong = _wrong(shown[:-2], thing.picture[:, None])
             gain = (np.maximum(0, shown[-2] - wrong) * mask).sum(axis=(1, 2))
             lost = (shown[-1].reshape(len(gain), -1) @ mask.ravel()).astype(np.float64)
@@ -117,3 +112,11 @@ def _around(things: list[Thing], places: list[Array], frame: Array, inside: Cell
     there[inside] = True
     here[:-2], here[-2], here[-1] = frame[:, *part], there[*part], ~there[*part]
     return wide, low
+
+
+def _shown(layers: Array, size: tuple[int, ...], step: int) -> Array:
+    """What is seen of layers (C,H,W) through a window (h,w) at every step-th place, n by n of them: (C,n*n,h,w)."""
+    (layer, down, right), n = layers.strides, (layers.shape[1] - size[0]) // step + 1
+    strides = (layer, step * down, step * right, down, right)
+    view: Array = np.ndarray((len(layers), n, n, *size), layers.dtype, layers, strides=strides)
+    return view.reshape(len(layers), n * n, *size)  # a copy: numpy is slow on short rows
