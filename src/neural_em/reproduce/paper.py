@@ -71,9 +71,10 @@ NUMBERS: tuple[Number, ...] = (
 
 BEYOND = "Beyond the paper"
 # a training of the paper: ours for the same data and the same tests
-_PLUS = {"static-shapes": "static-shapes-plus", "flying-mnist-staged": "flying-mnist-plus"} | {
-    f"flying-shapes-{objects}-{components}": f"flying-shapes-plus-{objects}-{components}"
-    for (objects, components), *_ in TABLE_1
+_PLUS = {
+    **{name: f"{name}-plus" for name in ("static-shapes", "static-shapes-nem")},
+    **{f"flying-shapes-{sizes[0]}-{sizes[1]}": f"flying-shapes-plus-{sizes[0]}-{sizes[1]}" for sizes, *_ in TABLE_1},
+    "flying-mnist-staged": "flying-mnist-plus",
 }
 COMPARISONS: tuple[Number, ...] = tuple(
     replace(number, section=BEYOND, about=f"{number.about}, plus", training=_PLUS[number.training])

@@ -141,6 +141,7 @@ TRAININGS: dict[str, Training] = {
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
         _STATIC[2],
+        Training("static-shapes-nem-plus", "static-shapes-nem", {}, _TEST, changes=("model.step_size=1",)),
         *(_shapes(*sizes, preset="flying-shapes-plus") for sizes in _TABLE_1),
         Training("flying-mnist-plus", "flying-mnist-plus", {}, _DIGITS),
         *(_sized(training, 20) for training in _TAGGERS),
