@@ -114,3 +114,13 @@ def test_the_twin_holds_no_memory_of_a_run():
     copied = copy.deepcopy(twin)  # which refuses tensors that are part of a graph
     torch.testing.assert_close(*(each.step(each.start(x[0], 1), x[0], x[1])[1].total for each in (copied, model)))
     assert not {id(p) for p in copied.parameters()} & {id(p) for p in model.parameters()}
+
+
+def test_a_large_matrix_that_is_kept_gives_the_plain_models_step():
+    model = NeuralEM(ModelConfig(height=32, width=32, convolutions=(8, 64), hidden=512, theta_size=20))  # 4096 x 512
+    twin, x = accelerate(model), torch.rand(1, 1, 32, 32)
+    twin.keep()
+    with torch.inference_mode():
+        state = model.start(x, 3, generator=torch.Generator().manual_seed(0))
+        for ours, plain in zip(*(each.step(state, x, x, check=False)[0][:3] for each in (twin, model)), strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)

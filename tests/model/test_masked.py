@@ -183,3 +183,17 @@ def test_what_does_not_go_with_masks_is_refused(changes, said):
 def test_one_colour_is_for_masks():
     with pytest.raises(NeuralEMError, match=r"^model\.one_colour=true is for model\.distribution=masked"):
         ModelConfig(distribution="gaussian", one_colour=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_probabilities_are_the_same_with_and_without_gradients(dtype):
+    odds = torch.tensor([-2000.0, -90, -5, 0, 5, 90, 2000], dtype=dtype).reshape(-1, 1, 1, 1)
+    psi = torch.cat([torch.linspace(-3, 3, 7, dtype=dtype).reshape(-1, 1, 1, 1), odds], dim=1)
+    pixels, x = Masked(0.0, 0.1), torch.tensor([0.0, 0.4, 2.0], dtype=dtype).reshape(3, 1, 1, 1, 1)
+    with torch.no_grad():
+        without = pixels.log_probability(x, psi)
+    on = odds - 50 * (x - psi[:, :1]).square()  # by hand: log(exp(on) + exp(off)) - log(1 + exp(odds))
+    off = (-50 * x.square()).expand_as(on)
+    by_hand = logsumexp(torch.stack([on, off]).numpy(), axis=0) - np.logaddexp(0, odds.numpy())
+    torch.testing.assert_close(without, pixels.log_probability(x, psi), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(without, torch.as_tensor(by_hand, dtype=dtype), rtol=1e-6, atol=1e-4)

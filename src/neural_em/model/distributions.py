@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from neural_em.errors import check_number
@@ -141,11 +140,19 @@ class Masked(Gaussian):
         covered, colour = psi[..., -1:, :, :], psi[..., :-1, :, :]
         scale = 0.5 / self.deviation**2
         object_, ground = ((x - mean).square().sum(dim=-3, keepdim=True) * scale for mean in (colour, self.prior))
-        return torch.logaddexp(covered - object_, -ground) + F.logsigmoid(-covered)
+        return _log_sum(covered - object_, -ground) - _log_sum(covered, covered.new_zeros(()))
 
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""
         return -self.log_probability(psi.new_full((psi.shape[-3] - 1, 1, 1), self.prior), psi)
+
+
+def _log_sum(a: Tensor, b: Tensor) -> Tensor:
+    """Log of exp(a) + exp(b); on a CPU without gradients far faster than torch where one is far below the other."""
+    if a.is_cuda or torch.is_grad_enabled():
+        return torch.logaddexp(a, b)
+    apart = (a - b).abs_().clamp_(max=80)  # the exponential of more is no normal number, and slow
+    return torch.maximum(a, b).add_(apart.neg_().exp_().log1p_())
 
 
 def of_frames(pixels: PixelDistribution) -> PixelDistribution:

@@ -16,7 +16,7 @@ from torch import Tensor
 from neural_em import randomness
 from neural_em.evaluation.metrics import adjusted_rand_index
 from neural_em.model import Model, State
-from neural_em.model.fast import accelerate
+from neural_em.model.fast import FastNeuralEM, accelerate
 from neural_em.model.inference import best_start, infer
 from neural_em.model.mixture import foreground
 from neural_em.segment.config import STARTS, SegmentConfig
@@ -38,7 +38,7 @@ class Stream:
     Components keep their numbers through such a change, by the pixels that they own.
 
     Args:
-        model: on its device already.
+        model: on its device already; a copy of it is used, so later changes of it do not count.
         config: how; of its fields, components, steps, starts, separate and seed matter here.
 
     Attributes:
@@ -47,7 +47,10 @@ class Stream:
     """
 
     def __init__(self, model: Model, config: SegmentConfig) -> None:
+        model = copy.deepcopy(model)
         self.config, self._plain, self._model = config, model, accelerate(model)
+        if isinstance(self._model, FastNeuralEM):
+            self._model.keep()
         self._like = next(model.parameters())
         self.restarts: list[int] = []
         self.agreement: list[float] = []

@@ -11,6 +11,7 @@ These things are done differently.
   next step's delta) and the first and last convolution of frames with few channels are kernels of their own.
 * On a CPU the first convolution is a product with patches, and layer norm is PyTorch's own. On ARM the last convolution
   is a product too, and so are the gradients of the others' weights; without gradients, doubling an image takes 24 taps.
+* On x86, while parameters are kept ready for single steps, large matrices are packed in the order they are read in.
 """
 
 from neural_em.model.fast.twin import FastNeuralEM, accelerate

@@ -14,6 +14,9 @@ from neural_em.model.fast.gathering import SharedParameters, Tape
 from neural_em.model.relational import Pairs, others
 
 ON_ARM = platform.machine() in ("aarch64", "arm64")
+_PACKING = ("_reorder_linear_weight", "_linear_pointwise")
+PACKS = not ON_ARM and torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, op) for op in _PACKING)
+LARGE = 1 << 20  # numbers in a weight
 
 
 class Twin(nn.Module):
@@ -98,9 +101,19 @@ class Use(torch.autograd.Function):
 class FastDense(Linear):
     """Fully connected."""
 
+    def pack(self) -> None:
+        """Puts a large weight that is held without gradients in the order in which oneDNN reads it fastest (x86)."""
+        assert self.held is not None
+        weight, *bias = self.held[0]
+        if PACKS and not weight.is_cuda and weight.dtype == torch.float32 and weight.numel() > LARGE:
+            self.held = (torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 8), *bias), None
+
     @staticmethod
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        few = 1 < len(x) <= 64 if ON_ARM else 8 < len(x) <= 48 and weight.numel() > 1 << 20
+        if weight.is_mkldnn:
+            packed: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+            return packed
+        few = 1 < len(x) <= 64 if ON_ARM else 8 < len(x) <= 48 and weight.numel() > LARGE
         if few and bias is not None and not x.is_cuda:  # with the larger matrix first it is faster, often twice
             return torch.addmm(bias.unsqueeze(1), weight, x.T).T.contiguous()
         return F.linear(x, weight, bias)

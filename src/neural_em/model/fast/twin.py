@@ -83,6 +83,15 @@ class FastNeuralEM(NeuralEM):
         for layer in self.layers:
             layer.hold(steps)
 
+    def keep(self) -> None:
+        """Has the parameters ready for single steps without gradients on a CPU; they must not change any more."""
+        if not self.kernels:
+            with torch.no_grad():
+                self.hold(1)
+            for layer in self.layers:
+                if isinstance(layer, FastDense):
+                    layer.pack()
+
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
