@@ -8,6 +8,7 @@ import torch
 
 from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import accelerate
+from neural_em.model.fast.linear import PACKS, FastDense
 from tests.tiny import NETWORKS
 
 
@@ -120,7 +121,11 @@ def test_a_large_matrix_that_is_kept_gives_the_plain_models_step():
     model = NeuralEM(ModelConfig(height=32, width=32, convolutions=(8, 64), hidden=512, theta_size=20))  # 4096 x 512
     twin, x = accelerate(model), torch.rand(1, 1, 32, 32)
     twin.keep()
+    assert any(layer.held[0][0].is_mkldnn for layer in twin.layers if isinstance(layer, FastDense)) is PACKS
     with torch.inference_mode():
-        state = model.start(x, 3, generator=torch.Generator().manual_seed(0))
-        for ours, plain in zip(*(each.step(state, x, x, check=False)[0][:3] for each in (twin, model)), strict=True):
-            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+        for many, each in ((1, twin), (5, twin), (5, copy.deepcopy(twin))):
+            frames = x.expand(many, -1, -1, -1)
+            state = model.start(frames, 3, generator=torch.Generator().manual_seed(0))
+            steps = (network.step(state, frames, frames, check=False)[0][:3] for network in (each, model))
+            for ours, plain in zip(*steps, strict=True):
+                torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)

@@ -83,12 +83,11 @@ def test_components_are_continued_by_the_pixels_they_own() -> None:
 def test_changes_of_the_model_do_not_reach_a_stream_that_is_there() -> None:
     model = NeuralEM(ModelConfig(height=8, width=8, theta_size=8, convolutions=(2, 3), hidden=6), seed=1)
     frames, config = np.random.default_rng(0).random((3, 1, 8, 8), np.float32), SegmentConfig(3, starts=1)
-    one, other, changed = Stream(model, config), Stream(model, config), 0
+    one, other, first = Stream(model, config), Stream(model, config), Stream(model, config).look(frames[0])
     for frame in frames:
         step = one.look(frame)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.5)
         torch.testing.assert_close(step.psi, other.look(frame).psi)
-        changed += not torch.equal(Stream(model, config).look(frames[0]).theta, step.theta)
-    assert changed == len(frames)
+    assert not torch.equal(Stream(model, config).look(frames[0]).theta, first.theta)

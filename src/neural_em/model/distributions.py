@@ -148,10 +148,10 @@ class Masked(Gaussian):
 
 
 def _log_sum(a: Tensor, b: Tensor) -> Tensor:
-    """Log of exp(a) + exp(b); on a CPU without gradients far faster than torch where one is far below the other."""
+    """Log of exp(a) + exp(b), b finite; on a CPU without gradients faster than torch where they are far apart."""
     if a.is_cuda or torch.is_grad_enabled():
         return torch.logaddexp(a, b)
-    apart = (a - b).abs_().clamp_(max=80)  # the exponential of more is no normal number, and slow
+    apart = (a - b).abs_().clamp_(max=80)  # beyond 87 the exponential is a denormal number in float32, and slow
     return torch.maximum(a, b).add_(apart.neg_().exp_().log1p_())
 
 

@@ -31,14 +31,14 @@ Item = TypeVar("Item")
 
 
 class Stream:
-    """EM over a stream of frames, one after another: the last frame and the states are all that is held.
+    """EM over a stream of frames, one after another: it holds the model, the last frame and the states.
 
     In the first `RACE` frames several starts run side by side, and the one whose losses sum up to the least so far is
     looked at. Then it alone goes on, until its loss jumps far above what it was: there new starts race with it.
     Components keep their numbers through such a change, by the pixels that they own.
 
     Args:
-        model: on its device already; a copy of it is used, so later changes of it do not count.
+        model: on its device already; not to be changed while the stream is used. On a CPU a copy of it is used.
         config: how; of its fields, components, steps, starts, separate and seed matter here.
 
     Attributes:
@@ -47,10 +47,11 @@ class Stream:
     """
 
     def __init__(self, model: Model, config: SegmentConfig) -> None:
-        model = copy.deepcopy(model)
-        self.config, self._plain, self._model = config, model, accelerate(model)
-        if isinstance(self._model, FastNeuralEM):
-            self._model.keep()
+        fast = accelerate(model)
+        if isinstance(fast, FastNeuralEM) and not fast.kernels:
+            model = fast = copy.deepcopy(fast)  # its parameters are kept ready, so no later change may reach them
+            fast.keep()
+        self.config, self._plain, self._model = config, model, fast
         self._like = next(model.parameters())
         self.restarts: list[int] = []
         self.agreement: list[float] = []

@@ -31,6 +31,9 @@ class Twin(nn.Module):
         vars(self)["layer"] = layer  # not as a module: its parameters are not the twin's own
         self.held: tuple[tuple[Tensor, ...], Tape | None] | None = None  # what `made_ready` gave, during an unroll
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "held": None}  # packed weights cannot be copied; a copy reads its own at each use
+
     def hold(self, steps: int) -> None:
         """Makes the parameters ready for an unroll of so many steps; for none, they are made ready at each use."""
         self.held = self.made_ready() if steps else None
@@ -105,7 +108,7 @@ class FastDense(Linear):
         """Puts a large weight that is held without gradients in the order in which oneDNN reads it fastest (x86)."""
         assert self.held is not None
         weight, *bias = self.held[0]
-        if PACKS and not weight.is_cuda and weight.dtype == torch.float32 and weight.numel() > LARGE:
+        if PACKS and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() > LARGE:
             self.held = (torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 8), *bias), None
 
     @staticmethod

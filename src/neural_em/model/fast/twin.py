@@ -84,7 +84,7 @@ class FastNeuralEM(NeuralEM):
             layer.hold(steps)
 
     def keep(self) -> None:
-        """Has the parameters ready for single steps without gradients on a CPU; they must not change any more."""
+        """Has the parameters ready for single steps without gradients on a CPU; they must not change until a `run`."""
         if not self.kernels:
             with torch.no_grad():
                 self.hold(1)
