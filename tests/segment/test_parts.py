@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
+from neural_em.segment import parts
 from neural_em.segment.lobes import connected, lobed
 from neural_em.segment.scene import Scene
 
@@ -62,6 +63,18 @@ def test_a_dumbbell_is_one_object_whether_it_moves_turns_or_stands_still(shift: 
 def test_a_dumbbell_that_comes_nearer_is_one_object() -> None:
     scene, _ = found(lambda t: drawn(t, 14 + 0.3 * t, 2 + 0.3 / 7 * t, 0, 0.1, 5 + 0.75 / 7 * t))
     assert len(scene.found) == 1
+
+
+def test_what_changes_its_shape_without_a_neck_is_one_object_and_not_followed_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stretched(t: int) -> Array:
+        rows, columns = np.mgrid[:SIDE, :SIDE] - SIDE / 2
+        return ((rows / (14 + 6 * np.sin(0.2 * t))) ** 2 + (columns / 9) ** 2 < 1).astype(np.uint8)
+
+    monkeypatch.delattr(parts, "Pass")
+    scene, _ = found(stretched)
+    assert [(each["label"], each["frames"]) for each in scene.found] == [(1, FRAMES)]
 
 
 def test_a_patch_is_cut_at_a_narrow_neck_alone() -> None:

@@ -1,8 +1,8 @@
 """Objects that touch in every frame, told apart by their shape and how it changes.
 
 Where two objects touch there is a neck between them, and their outline changes while they move. A spanner has a neck
-too, but it keeps its shape, also when it turns. So an object that does not keep its shape while it is alone is followed
-once more, with its patches cut at their necks, and those of its lobes whose distance changes are objects of their own.
+too, but it keeps its shape, also when it turns. So an object that has necks and does not keep its shape while it is
+alone is followed once more, with its patches cut there, and those of its lobes whose distance changes are objects.
 
 Shapes: labels (H,W).
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from neural_em.segment.lobes import connected
+from neural_em.segment.lobes import connected, lobed
 from neural_em.segment.objects import PART, numbers_in
 from neural_em.segment.passes import Both, Labelled, Pass, unpacked
 from neural_em.segment.spool import Spool
@@ -45,8 +45,18 @@ def parted(seen: Spool, whole: Labelled) -> Labelled | None:
 
 
 def _loose(whole: Labelled) -> set[int]:
-    """The objects that do not keep their shape while they are alone."""
+    """The objects that do not keep their shape while they are alone, and have necks then at times."""
     shapes: dict[int, dict[int, float]] = defaultdict(dict)  # how long an object is for its size, by frame
+    for i, number, inside in _alone(whole):
+        spread = np.linalg.eigvalsh(np.cov(np.nonzero(inside), bias=True))[-1]
+        shapes[number][i] = float(np.sqrt(max(0.0, spread) / inside.sum()))
+    varying = {number for number, lengths in shapes.items() if _varies(lengths)}
+    frames = _alone(whole) if varying else ()
+    return {number for _, number, inside in frames if number in varying and lobed(inside)[1] > 1}
+
+
+def _alone(whole: Labelled) -> Iterator[tuple[int, int, Array]]:
+    """Frame, object and mask (h,w) of every patch that one object has for itself and the frame does not cut."""
     for i, labels, _ in whole:
         patches, _ = connected(labels > 0)
         for patch, box in enumerate(ndimage.find_objects(patches), start=1):
@@ -54,9 +64,7 @@ def _loose(whole: Labelled) -> set[int]:
             numbers = numbers_in(labels[box][inside])
             clear = all(side.start > 0 and side.stop < edge for side, edge in zip(box, labels.shape, strict=True))
             if len(numbers) == 1 and clear:
-                spread = np.linalg.eigvalsh(np.cov(np.nonzero(inside), bias=True))[-1]
-                shapes[numbers[0]][i] = float(np.sqrt(max(0.0, spread) / inside.sum()))
-    return {number for number, lengths in shapes.items() if _varies(lengths)}
+                yield i, numbers[0], inside
 
 
 def _varies(lengths: dict[int, float]) -> bool:
