@@ -19,7 +19,7 @@ def curve(*values: float) -> dict[str, Any]:
 def test_the_trainings_are_of_both_sizes() -> None:
     trainings = {training.name: training.experiment() for training in Reproduction.chosen(["tagger"])}
     assert set(trainings) == set(GROUPS["tagger"])
-    assert len(trainings) == 14
+    assert len(trainings) == 12
     for name, experiment in trainings.items():
         side = 20 if name.endswith("-20") else 28
         assert {experiment.data.height, experiment.data.width} == {side}

@@ -91,10 +91,9 @@ COMPARED: tuple[tuple[str, str, str], ...] = tuple(
             ("static-shapes-nem", "N-EM"),
             ("static-shapes", "RNN-EM"),
             ("static-shapes-plus", "RNN-EM, plus"),
+            ("flying-shapes-3-5", "RNN-EM, trained on flying shapes, K = 5"),
         )),
         (("-20", "-28"), (
-            ("flying-shapes-3-5", "RNN-EM, trained on flying shapes, K = 5"),
-            ("flying-shapes-plus-3-5", "the same, plus"),
             ("tagger", "Tagger, layer norm"),
             ("tagger-batch-norm", "Tagger, batch norm"),
         )),
