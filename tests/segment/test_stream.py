@@ -48,6 +48,16 @@ def test_the_start_with_the_lowest_sum_of_losses_gives_all_frames() -> None:
         torch.testing.assert_close(gamma[order], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_the_winner_of_a_race_does_not_repeat_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(
+        "neural_em.segment.stream.infer", lambda *given, **named: calls.append(given) or infer(*given, **named)
+    )
+    frames = flying_shapes(1, objects=2, frames=RACE + 3, height=8, width=14, seed=1)[0]
+    through(Stream(MODEL, SegmentConfig(3, steps=6, starts=4)), frames[:, 0].numpy())
+    assert len(calls) == 2 + RACE + 3 - 1  # both kinds of starts on the first frame, then one step a frame
+
+
 def entering() -> np.ndarray:
     """The upper bar alone, which both components take; then the lower one comes, and neither can let go."""
     return np.stack([UPPER] * 34 + [BARS] * 26)[:, None]

@@ -59,7 +59,8 @@ class Stream:
         self._state: State | None = None  # of all that race, in a batch
         self._sums, self._loss = torch.empty(0), torch.empty(0)  # of their losses; their losses on the last frame
         self._before = torch.empty(0)
-        self._best, self._winner = 0, 0  # whom the last step was of; who won the last race
+        self._ahead = deque[tuple[State, Tensor]]()  # next states and losses, where a race was run to its end already
+        self._best = 0  # whom the last step was of
         self._old = False  # whether the first in a race is no new start
         self._last: tuple[Tensor, Step] | None = None  # the last frame, and what was made of it
         self._usual: deque[float] = deque(maxlen=_REMEMBERED)
@@ -68,7 +69,7 @@ class Stream:
     def look(self, frame: NDArray[np.float32]) -> Step:
         """Takes the next frame (C,H,W), in [0, 1] and of the model's size; gives what EM makes of it now."""
         with torch.inference_mode():
-            x = torch.from_numpy(np.ascontiguousarray(frame)).to(self._like).unsqueeze(0)
+            x = self._tensor(frame)
             if self._state is None or self.config.separate:
                 self._begin(*self._settle(x))
             else:
@@ -79,7 +80,8 @@ class Stream:
             self._before, self._frames = x, self._frames + 1
             step = self._lead(int(best_start(self._sums.unsqueeze(1))))
             if self._left == 1:
-                self._decide(x)
+                self._compare()
+                self._decide()
             return step
 
     def through(self, frames: Iterable[tuple[Item, NDArray[np.float32]]]) -> Iterator[tuple[Item, Step]]:
@@ -96,20 +98,26 @@ class Stream:
             yield pair[0], step
 
     def _foresee(self, frames: list[NDArray[np.float32]]) -> Step:
-        """Runs the race to its end on a copy; here its winner alone goes on."""
+        """Runs the race to its end on a copy; here its winner alone goes on, by the steps that it made there."""
         trial = copy.copy(self)  # no tensor is ever changed in place
-        trial._usual, trial.restarts, trial.agreement = self._usual.copy(), [], []
-        for frame in frames:
-            trial.look(frame)
+        steps = deque[tuple[State, Tensor]]()
         with torch.inference_mode():
-            if len(trial._sums) > 1:  # the clip is over before the race is
-                trial._decide(trial._before)
-            self.agreement += trial.agreement
-            if self._old and trial._winner != 0:
-                self.restarts.append(self._frames - 1)
-            step = self._lead(trial._winner)
-            self._keep()
+            for frame in frames:
+                x = self._tensor(frame)
+                trial._advance(x)
+                trial._before, trial._frames = x, trial._frames + 1
+                assert trial._state is not None
+                steps.append((trial._state, trial._loss))
+            trial._best = int(best_start(trial._sums.unsqueeze(1)))
+            trial._compare()
+            self._ahead = steps
+            step = self._lead(trial._best)
+            self._decide()
             return step
+
+    def _tensor(self, frame: NDArray[np.float32]) -> Tensor:
+        """A frame (C,H,W) as a batch of one."""
+        return torch.from_numpy(np.ascontiguousarray(frame)).to(self._like).unsqueeze(0)
 
     def _settle(self, x: Tensor) -> tuple[State, Tensor]:
         """States and losses of all starts after their steps on one frame x (1,C,H,W).
@@ -131,16 +139,19 @@ class Stream:
 
     def _begin(self, state: State, loss: Tensor, old: bool = False) -> None:
         self._state, self._sums, self._loss, self._old = state, loss, loss, old
-        self._best, self._left = (0 if old else -1), RACE
+        self._best, self._left, self._ahead = (0 if old else -1), RACE, deque()
 
     def _advance(self, x: Tensor) -> None:
         """One step of all that race."""
-        assert self._state is not None
-        B = len(self._state.theta)
-        key = randomness.keys(self.config.seed, _NOISE, torch.tensor([self._frames]), device=x.device)
-        both = torch.stack([self._before, x]).expand(-1, B, -1, -1, -1)
-        (step,) = infer(self._model, both, self.config.components, key.expand(B), state=self._state)
-        self._state, self._loss = step.state, step.info.total
+        if self._ahead:
+            self._state, self._loss = self._ahead.popleft()
+        else:
+            assert self._state is not None
+            B = len(self._state.theta)
+            key = randomness.keys(self.config.seed, _NOISE, torch.tensor([self._frames]), device=x.device)
+            both = torch.stack([self._before, x]).expand(-1, B, -1, -1, -1)
+            (step,) = infer(self._model, both, self.config.components, key.expand(B), state=self._state)
+            self._state, self._loss = step.state, step.info.total
         self._sums = self._sums + self._loss
         self._left = max(0, self._left - 1)
 
@@ -160,7 +171,9 @@ class Stream:
         step = self._step(best)
         if best != self._best and self._last is not None and not self.config.separate:
             before, now = self._owners(*self._last), self._owners(self._before, step)
-            self._state = _reordered(self._state, best, same_components(before, now, self.config.components))
+            order = same_components(before, now, self.config.components)
+            self._state = _reordered(self._state, best, order)
+            self._ahead = deque((_reordered(state, best, order), loss) for state, loss in self._ahead)
             step = self._step(best)
         self._best, self._last = best, (self._before, step)
         return step
@@ -176,27 +189,28 @@ class Stream:
         """Labels (H,W) of a step on the frame x (1,C,H,W): 0 or the component."""
         return (step.gamma.argmax(dim=0) + 1) * ~background(self._plain, x[0], step)
 
-    def _decide(self, x: Tensor) -> None:
-        """Ends a race: its leader alone goes on."""
+    def _compare(self) -> None:
+        """Notes how far those that raced agree with their leader."""
         assert self._state is not None
         if len(self._sums) > 1:
-            step = self._lead(self._best)
+            x, step = self._before, self._step(self._best)
             there = foreground(x[0], prior_of(self._plain, step))
             winner = (self._owners(x, step) * there).unsqueeze(0)
             others = [self._state.gamma[i].argmax(dim=0) for i in range(len(self._sums)) if i != self._best]
             scores = adjusted_rand_index(winner.expand(len(others), -1, -1), torch.cat(others))
             self.agreement.append(float(scores.nan_to_num(1.0).median()))
+
+    def _decide(self) -> None:
+        """Ends a race: its leader alone goes on."""
+        assert self._state is not None
         if self._old and self._best != 0:
             self.restarts.append(self._frames - 1)
-        self._keep()
-
-    def _keep(self) -> None:
-        assert self._state is not None
-        if self._old and self._best == 0:
+        elif self._old:
             self._jump *= 2  # a false alarm: races cost time
-        self._winner, only = self._best, slice(self._best, self._best + 1)
-        self._state = State(*(None if part is None else part[only] for part in self._state))  # type: ignore[arg-type]
-        self._sums, self._loss = self._sums[only], self._loss[only]
+        which = self._best
+        self._state, self._loss = _only(self._state, which), self._loss[which : which + 1]
+        self._ahead = deque((_only(state, which), loss[which : which + 1]) for state, loss in self._ahead)
+        self._sums = self._sums[which : which + 1]
         self._left, self._old = 0, False
         self._usual.clear()  # another state may have another usual loss
         self._best = 0
@@ -215,6 +229,11 @@ def same_components(before: Tensor, after: Tensor, components: int) -> Tensor:
 def _joined(one: State, other: State) -> State:
     pairs = zip(one, other, strict=True)
     return State(*(None if a is None or b is None else torch.cat([a, b]) for a, b in pairs))  # type: ignore[arg-type]
+
+
+def _only(state: State, which: int) -> State:
+    """One sample of a batch, as a batch; copied, so that the others need not be kept."""
+    return State(*(None if part is None else part[which : which + 1].clone() for part in state))  # type: ignore[arg-type]
 
 
 def _reordered(state: State, which: int, order: Tensor) -> State:
