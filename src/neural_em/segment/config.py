@@ -12,7 +12,7 @@ from neural_em.model import BaseConfig
 Channels = Literal["grey", "binary", "colour"]
 MAX_COMPONENTS = 64  # as many as can be told apart by colour
 STARTS, FEWER_STARTS = 8, 2  # usually; where objects are followed, which depends less on the model
-SPARE = 12  # components for an unknown number of objects, at least
+SPARE = 8  # components for an unknown number of objects, at least; with many more, one takes several objects
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ GAP = 15  # frames that an object may be out of sight, or not be told from those
 _LEAST = 0.001  # of the frame: smaller patches are no objects
 _TORN = 3  # frames that two parts have to be apart to be two
 PART = 0.15  # of an object: what is less is no object of its own
-_GROWN, _REST = 1.4, 0.3  # times its size: a lobe that is larger at once has another one in it, which shows so much
+GROWN, _REST = 1.4, 0.3  # times its size: a lobe that is larger at once has another one in it, which shows so much
 _MODEL = 0.1  # how much the model's assignment counts beside the objects' pictures
 
 
@@ -116,7 +116,7 @@ class Follower:
         """Whether a lobe is larger all at once: the rest of another one that was cut joined it, and begins here."""
         (thing,) = things
         own = thing.area
-        if not self._lobes or len(inside[0]) < _GROWN * own:
+        if not self._lobes or len(inside[0]) < GROWN * own:
             return False
         rest = np.zeros(frame.shape[1:], np.bool_)
         rest[inside] = True

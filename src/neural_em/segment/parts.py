@@ -1,8 +1,9 @@
 """Objects that touch in every frame, told apart by their shape and how it changes.
 
 Where two objects touch there is a neck between them, and their outline changes while they move. A spanner has a neck
-too, but it keeps its shape, also when it turns. So an object that has necks and does not keep its shape while it is
-alone is followed once more, with its patches cut there, and those of its lobes whose distance changes are objects.
+too, but it keeps its shape, also when it turns. So an object that does not keep its shape while it is alone, and that
+has necks then or grows as if another one came out from behind it, is followed once more, with patches cut at their
+necks. Those of its lobes whose distance changes are objects.
 
 Shapes: labels (H,W).
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from neural_em.segment.lobes import connected, lobed
-from neural_em.segment.objects import PART, numbers_in
+from neural_em.segment.objects import GROWN, PART, numbers_in
 from neural_em.segment.passes import Both, Labelled, Pass, unpacked
 from neural_em.segment.spool import Spool
 
@@ -45,14 +46,17 @@ def parted(seen: Spool, whole: Labelled) -> Labelled | None:
 
 
 def _loose(whole: Labelled) -> set[int]:
-    """The objects that do not keep their shape while they are alone, and have necks then at times."""
+    """The objects that do not keep their shape while they are alone, and have necks then at times, or grow."""
     shapes: dict[int, dict[int, float]] = defaultdict(dict)  # how long an object is for its size, by frame
+    pixels: dict[int, list[int]] = defaultdict(list)
     for i, number, inside in _alone(whole):
         spread = np.linalg.eigvalsh(np.cov(np.nonzero(inside), bias=True))[-1]
         shapes[number][i] = float(np.sqrt(max(0.0, spread) / inside.sum()))
+        pixels[number].append(int(inside.sum()))
     varying = {number for number, lengths in shapes.items() if _varies(lengths)}
-    frames = _alone(whole) if varying else ()
-    return {number for _, number, inside in frames if number in varying and lobed(inside)[1] > 1}
+    grown = {number for number in varying if max(pixels[number]) > GROWN * min(pixels[number])}
+    frames = _alone(whole) if varying - grown else ()
+    return grown | {number for _, number, inside in frames if number in varying - grown and lobed(inside)[1] > 1}
 
 
 def _alone(whole: Labelled) -> Iterator[tuple[int, int, Array]]:
