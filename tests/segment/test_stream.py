@@ -58,6 +58,19 @@ def test_the_winner_of_a_race_does_not_repeat_its_steps(monkeypatch: pytest.Monk
     assert len(calls) == 2 + RACE + 3 - 1  # both kinds of starts on the first frame, then one step a frame
 
 
+def test_a_clip_that_is_left_within_a_race_leaves_nothing_to_the_next_frame() -> None:
+    """Of another frame the stream makes what it makes of it after the first frame of a race that nobody foresaw."""
+    frames, others = (flying_shapes(1, objects=2, frames=RACE, height=8, width=14, seed=seed)[0] for seed in (1, 2))
+    config, clip = SegmentConfig(3, steps=6, starts=2), frames[:, 0].numpy()
+    stream = Stream(MODEL, config)
+    next(iter(stream.through((t, frame) for t, frame in enumerate(clip))))
+    step = stream.look(others[1, 0].numpy())
+    ends = [by_hand(torch.stack([frames[0], others[1]]), start, 1 if start % 2 else 6)[1][1] for start in range(2)]
+    orders = [same_components(end.argmax(0) + 1, step.gamma.argmax(0) + 1, 3) for end in ends]
+    gaps = [(step.gamma[order] - end).abs().max() for order, end in zip(orders, ends, strict=True)]
+    assert min(gaps) < 1e-4
+
+
 def entering() -> np.ndarray:
     """The upper bar alone, which both components take; then the lower one comes, and neither can let go."""
     return np.stack([UPPER] * 34 + [BARS] * 26)[:, None]

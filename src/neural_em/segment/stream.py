@@ -5,7 +5,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,14 @@ _KNOWN, _REMEMBERED = 10, 30  # frames whose losses say what is usual: at least,
 _JUMP = 0.9  # a loss that is larger than usual by so many times the usual one means that the scene is lost
 
 Item = TypeVar("Item")
+
+
+class _Known(NamedTuple):
+    """A step that is known before its frame comes."""
+
+    frame: NDArray[np.float32]
+    state: State
+    loss: Tensor
 
 
 class Stream:
@@ -59,7 +67,7 @@ class Stream:
         self._state: State | None = None  # of all that race, in a batch
         self._sums, self._loss = torch.empty(0), torch.empty(0)  # of their losses; their losses on the last frame
         self._before = torch.empty(0)
-        self._ahead = deque[tuple[State, Tensor]]()  # next states and losses, where a race was run to its end already
+        self._ahead = deque[_Known]()  # the next steps, where a race was run to its end already
         self._best = 0  # whom the last step was of
         self._old = False  # whether the first in a race is no new start
         self._last: tuple[Tensor, Step] | None = None  # the last frame, and what was made of it
@@ -70,6 +78,8 @@ class Stream:
         """Takes the next frame (C,H,W), in [0, 1] and of the model's size; gives what EM makes of it now."""
         with torch.inference_mode():
             x = self._tensor(frame)
+            if self._ahead and self._ahead[0].frame is not frame:
+                self._ahead = deque()  # they are of other frames, which do not come
             if self._state is None or self.config.separate:
                 self._begin(*self._settle(x))
             else:
@@ -100,14 +110,14 @@ class Stream:
     def _foresee(self, frames: list[NDArray[np.float32]]) -> Step:
         """Runs the race to its end on a copy; here its winner alone goes on, by the steps that it made there."""
         trial = copy.copy(self)  # no tensor is ever changed in place
-        steps = deque[tuple[State, Tensor]]()
+        steps = deque[_Known]()
         with torch.inference_mode():
             for frame in frames:
                 x = self._tensor(frame)
                 trial._advance(x)
                 trial._before, trial._frames = x, trial._frames + 1
                 assert trial._state is not None
-                steps.append((trial._state, trial._loss))
+                steps.append(_Known(frame, trial._state, trial._loss))
             trial._best = int(best_start(trial._sums.unsqueeze(1)))
             trial._compare()
             self._ahead = steps
@@ -144,7 +154,7 @@ class Stream:
     def _advance(self, x: Tensor) -> None:
         """One step of all that race."""
         if self._ahead:
-            self._state, self._loss = self._ahead.popleft()
+            _, self._state, self._loss = self._ahead.popleft()
         else:
             assert self._state is not None
             B = len(self._state.theta)
@@ -173,7 +183,7 @@ class Stream:
             before, now = self._owners(*self._last), self._owners(self._before, step)
             order = same_components(before, now, self.config.components)
             self._state = _reordered(self._state, best, order)
-            self._ahead = deque((_reordered(state, best, order), loss) for state, loss in self._ahead)
+            self._ahead = deque(each._replace(state=_reordered(each.state, best, order)) for each in self._ahead)
             step = self._step(best)
         self._best, self._last = best, (self._before, step)
         return step
@@ -209,7 +219,9 @@ class Stream:
             self._jump *= 2  # a false alarm: races cost time
         which = self._best
         self._state, self._loss = _only(self._state, which), self._loss[which : which + 1]
-        self._ahead = deque((_only(state, which), loss[which : which + 1]) for state, loss in self._ahead)
+        self._ahead = deque(
+            _Known(frame, _only(state, which), loss[which : which + 1]) for frame, state, loss in self._ahead
+        )
         self._sums = self._sums[which : which + 1]
         self._left, self._old = 0, False
         self._usual.clear()  # another state may have another usual loss
