@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.convolutions import interleave
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
@@ -12,11 +13,24 @@ from neural_em.model.fast.linear import Twin
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
 
+class Elu(torch.autograd.Function):
+    """By exp, which is twice as fast on a CPU as what PyTorch takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = torch.maximum(x, x.clamp(max=0).exp_().sub_(1))
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.ops.aten.elu_backward(gradient, 1, 1, 1, True, *ctx.saved_tensors)
+
+
 def elu(x: Tensor) -> Tensor:
-    """In place, or on a CPU without gradients by exp, which is twice as fast there; half precision is too coarse."""
-    if x.is_cuda or torch.is_grad_enabled() or x.dtype.itemsize < 4:
-        return F.elu_(x)
-    return torch.maximum(x, x.clamp(max=0).exp_().sub_(1))
+    """On a GPU in place; half precision is too coarse for exp."""
+    return F.elu_(x) if x.is_cuda or x.dtype.itemsize < 4 else Elu.apply(x)
 
 
 # their gradients need the result only

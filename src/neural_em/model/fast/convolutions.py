@@ -25,7 +25,13 @@ class FastConvolution(Linear):
 
     @classmethod
     def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        return cls.backward(gradient, x, weight, (True, False, False))[0]
+        if gradient.is_cuda or not cls.by_products or x.shape[2] % 2 or x.shape[3] % 2:
+            return cls.backward(gradient, x, weight, (True, False, False))[0]
+        turned, back = weight.flip(2, 3).transpose(0, 1), torch.empty_like(x, memory_format=torch.channels_last)
+        for a, b in ((0, 0), (0, 1), (1, 0), (1, 1)):  # each phase of the image is a 2x2 convolution of the gradient
+            part = turned[:, :, a::2, b::2].contiguous(memory_format=torch.channels_last)
+            back[:, :, a::2, b::2] = F.conv2d(F.pad(gradient, (1 - b, b, 1 - a, a)), part)
+        return back
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         if x.is_cuda or not self.by_products:
@@ -50,6 +56,12 @@ def patches(x: Tensor, taps: int, stride: int, padding: int = 1) -> Tensor:
     return x.unfold(1, taps, stride).unfold(2, taps, stride).permute(0, 1, 2, 4, 5, 3).reshape(-1, taps**2 * x.shape[3])
 
 
+def folded(rows: Tensor, size: tuple[int, int], taps: int, padding: int) -> Tensor:
+    """Patches (N,h*w,taps*taps), added up where they overlap: (N,1,H,W). As channels of one image, which is faster."""
+    parts = rows.transpose(1, 2).reshape(1, -1, rows.shape[1])
+    return F.fold(parts, size, taps, stride=2, padding=padding).view(-1, 1, *size)
+
+
 class FastPatches(FastConvolution):
     """4x4, stride 2, of one-channel images on a CPU: a product with their patches, channels last in memory."""
 
@@ -65,7 +77,7 @@ class FastPatches(FastConvolution):
     def transpose(cls, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """Every patch's gradient, added up where patches overlap."""
         rows = gradient.permute(0, 2, 3, 1).flatten(1, 2) @ weight.flatten(1)
-        return F.fold(rows.transpose(1, 2), (x.shape[2], x.shape[3]), 4, stride=2, padding=1)
+        return folded(rows, (x.shape[2], x.shape[3]), 4, 1)
 
 
 class FastUpConvolution(FastConvolution):
@@ -210,12 +222,18 @@ class FastFolded(FastLast):
     def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Of (N,in,H,W), to (N,1,2H,2W)."""
         rows = x.permute(0, 2, 3, 1).flatten(1, 2) @ weight.T
-        return F.fold(rows.transpose(1, 2), (2 * x.shape[2], 2 * x.shape[3]), 5, stride=2, padding=2) + bias
+        return folded(rows, (2 * x.shape[2], 2 * x.shape[3]), 5, 2) + bias
 
     @staticmethod
-    def transpose(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        N, _, H, W = x.shape
-        return (patches(gradient, 5, 2, 2) @ weight).view(N, H, W, -1).permute(0, 3, 1, 2)
+    def seen(gradient: Tensor) -> Tensor:
+        """The patches of 5x5 that each small pixel reaches."""
+        return patches(gradient, 5, 2, 2)
 
-    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        return patches(gradient, 5, 2, 2).T @ x.permute(0, 2, 3, 1).flatten(0, 2), gradient.sum().reshape(1)
+    @staticmethod
+    def transpose(reached: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        N, _, H, W = x.shape
+        return (reached @ weight).view(N, H, W, -1).permute(0, 3, 1, 2)
+
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, reached: Tensor) -> tuple[Tensor, ...]:
+        centre = reached.sum(0).view(5, 5)[2:4, 2:4]  # every pixel of the image once
+        return reached.T @ x.permute(0, 2, 3, 1).flatten(0, 2), centre.sum().reshape(1)

@@ -64,8 +64,9 @@ def join(tensors: list[Tensor]) -> Tensor:
 class Tape:
     """What all uses of one layer leave behind, until its parameters' gradients are wanted."""
 
-    def __init__(self, gradients: Callable[..., tuple[Tensor, ...]]) -> None:
+    def __init__(self, gradients: Callable[..., tuple[Tensor, ...]], increase: Callable[..., None]) -> None:
         self.gradients = gradients  # of the layer's parameters, from what one use left, or from what all did
+        self.increase = increase  # adds to such gradients what one more use brings
         self.left: list[tuple[Tensor, ...]] = []
         self.total: tuple[Tensor, ...] = ()
 
@@ -76,8 +77,7 @@ class Tape:
         elif not self.total:
             self.total = self.gradients(*tensors)
         else:
-            for total, part in zip(self.total, self.gradients(*tensors), strict=True):
-                total.add_(part)
+            self.increase(self.total, *tensors)
 
     def collect(self) -> tuple[Tensor, ...]:
         if not self.left:

@@ -38,12 +38,17 @@ class Twin(nn.Module):
         """Makes the parameters ready for an unroll of so many steps; for none, they are made ready at each use."""
         self.held = self.made_ready() if steps else None
 
+    def increase(self, parts: tuple[Tensor, ...], total: tuple[Tensor, ...], *left: Tensor) -> None:
+        """Adds the gradients of one more use to those of others."""
+        for each, part in zip(total, self.gradients(parts, *left), strict=True):
+            each.add_(part)
+
     def made_ready(self) -> tuple[tuple[Tensor, ...], Tape | None]:
         """The parameters as they are applied, and the tape for their gradients, if those are wanted."""
         parts = self.ready()
         if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
             return parts, None
-        tape = Tape(functools.partial(self.gradients, parts))
+        tape = Tape(functools.partial(self.gradients, parts), functools.partial(self.increase, parts))
         return SharedParameters.apply(tape, *parts), tape
 
 
@@ -55,6 +60,7 @@ class Linear(Twin):
 
     more_axes = 0  # of the input than of the weight
     product: Callable[..., Tensor]  # of an input, a weight and a bias
+    seen: Callable[[Tensor], Tensor] = staticmethod(lambda gradient: gradient)  # of the output, as it is read below
     transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
 
     def __init__(self, layer: nn.Module, bias: bool = True) -> None:
@@ -95,6 +101,7 @@ class Use(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        gradient = ctx.layer.seen(gradient)
         ctx.tape.add(x, gradient)
         wanted = ctx.needs_input_grad
         back = ctx.layer.transpose(gradient, weight, x) if wanted[2] else None
@@ -129,6 +136,12 @@ class FastDense(Linear):
         """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
         return (weight,) if len(parts) == 1 else (weight, gradient.sum(0))
+
+    def increase(self, parts: tuple[Tensor, ...], total: tuple[Tensor, ...], *left: Tensor) -> None:
+        x, gradient = left
+        torch.addmm(total[0], gradient.T, x, out=total[0])
+        for bias in total[1:]:
+            bias.add_(gradient.sum(0))
 
 
 class FastPairs(Linear):
