@@ -61,6 +61,7 @@ def test_every_number_has_its_training_and_evaluation() -> None:
     for name, _, ending in COMPARED:  # the table of Tagger has its own
         pair = ("standing", "standing, clean") if name.startswith("flying") else ("test", "clean")
         used |= {(f"{name}{ending}", evaluation) for evaluation in (*pair, "test")}
+    used |= {(name, each) for name in GROUPS["motion"] for each in ("test", "standing", "standing, clean")}
     planned = {(name, evaluation) for name, training in TRAININGS.items() for evaluation in training.evaluations}
     assert used == planned
 
@@ -82,6 +83,7 @@ def test_what_goes_beyond_the_paper_is_set_beside_its_number_but_not_counted_as_
 def test_the_trainings_are_the_papers() -> None:
     beyond = {number.training for number in COMPARISONS}
     beyond |= {name for name in TRAININGS if name.startswith("tagger") or name.endswith(("-20", "-28"))}
+    beyond |= {*GROUPS["motion"]} - {"flying-shapes-3-5"}
     papers = {name: training for name, training in TRAININGS.items() if name not in beyond}
     sizes = {name: (t.experiment().data.objects, t.experiment().training.components) for name, t in papers.items()}
     for objects, components in ((3, 3), (3, 5), (5, 3), (5, 5), (4, 5), (3, 1), (4, 1), (5, 1)):
@@ -106,6 +108,6 @@ def test_choosing_experiments() -> None:
         f"flying-shapes-{n}-{k}" for n in (3, 4, 5) for k in (1, 5)
     }
     assert len(Reproduction.chosen(["table-1", "bce", "flying-shapes-3-3"])) == 8  # each once
-    assert set(GROUPS) == {"table-1", "table-1-plus", "bce", "tagger"}
+    assert set(GROUPS) == {"table-1", "table-1-plus", "bce", "tagger", "motion"}
     with pytest.raises(NeuralEMError, match="did you mean 'flying-mnist'"):
         Reproduction.chosen(["flying-mnis"])

@@ -40,8 +40,9 @@ def reproduce(
     EXPERIMENT is static-shapes, static-shapes-nem, flying-shapes-3-3 (objects, K), -3-5, -5-3, -5-5 (or table-1 for
     the four), bce, flying-mnist, flying-mnist-staged, static-shapes-plus, static-shapes-nem-plus,
     flying-shapes-plus-3-3, -3-5, -5-3, -5-5 (or table-1-plus), flying-mnist-plus, tagger-20 (pixels), -28,
-    tagger-batch-norm-20, -28 (or tagger, for these and all that they are compared with). Give several, or none for
-    all of these; the page is results/reproduction.md. Or give relational, or some of its four: bouncing-balls,
+    tagger-batch-norm-20, -28 (or tagger, for these and all that they are compared with), flying-shapes-3-5-still,
+    -dense, -dense-still (or motion, for these and flying-shapes-3-5). Give several, or none for all of these; the
+    page is results/reproduction.md. Or give relational, or some of its four: bouncing-balls,
     bouncing-balls-rnn-em, bouncing-balls-rnn, curtain; their page is results/relational.md.
     Run the same command again to resume. Runs that are already there are not trained or evaluated again.
     """

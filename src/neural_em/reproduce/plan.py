@@ -36,7 +36,10 @@ class Training:
         fields = {"objects": "data.objects", "components": "training.components"}
         overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
         overrides += self.changes
-        overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
+        if self.quick:  # another network stays another one
+            named = {change.partition("=")[0] for change in self.changes if change in DENSE}
+            small = _QUICK + _QUICK_STAGES.get(self.preset, [])
+            overrides += [each for each in small if each.partition("=")[0] not in named]
         overrides += [] if epochs is None else [f"training.epochs={epochs}"]
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
         return build(self.preset, [*overrides, *settings])
@@ -47,7 +50,7 @@ class Training:
     ) -> str:  # fmt: skip
         """The training as one command; ``epochs`` at most, of each stage, where they are not as usual."""
         options = "".join(f" --{name} {value}" for name, value in self.options.items())
-        options += "".join(f" --set {change}" for change in self.changes)
+        options += "".join(f" --set {shlex.quote(change)}" for change in self.changes)
         preset = build(self.preset)
         usual = [part.training.epochs for part in preset.parts()]
         if len(epochs) == len(usual) and len(set(epochs)) == 1 and list(epochs) != usual:
@@ -94,7 +97,6 @@ _QUICK_STAGES = {
 
 _TEST = {"test": Evaluation()}
 _IMAGES = {**_TEST, "clean": Evaluation(clean=True)}
-_MOTION = ("flying-shapes", 3, 5)  # what learns from motion, scored on standing pictures as well
 _STANDING = {"standing": Evaluation(static=True), "standing, clean": Evaluation(static=True, clean=True)}
 _TAGGER = {
     "test": Evaluation(steps=5, batch_size=100),  # as its authors' batches, which matter to batch norm
@@ -108,13 +110,14 @@ _DIGITS = {
 
 
 def _shapes(
-    objects: int, components: int, tested: tuple[int, int] | None = None, preset: str = "flying-shapes"
-) -> Training:
+    objects: int, components: int, tested: tuple[int, int] | None = None, preset: str = "flying-shapes",
+    standing: bool = False,
+) -> Training:  # fmt: skip
     evaluations = dict(_TEST)
     if tested is not None:
         evaluations["train"] = Evaluation(split="training", size=10_000)
         evaluations["generalisation"] = Evaluation(objects=tested[0], components=tested[1])
-    if (preset, objects, components) == _MOTION:
+    if standing:
         evaluations |= _STANDING
     name = f"{preset}-{objects}-{components}"
     return Training(name, preset, {"objects": objects, "components": components}, evaluations)
@@ -126,6 +129,17 @@ def _sized(training: Training, pixels: int, *changes: str) -> Training:
     return replace(training, name=f"{training.name}-{pixels}", changes=(*sizes, *changes))
 
 
+# the network of static shapes, and shapes that stand still: what tells the network's part from the motion's
+DENSE, STILL = ("model.convolutions=[]", "model.hidden=0", "model.theta_size=250"), ("data.velocities=[0]",)
+_MOTION = _shapes(3, 5, standing=True)
+# training, network, what it was trained on
+MOTION: tuple[tuple[str, str, str], ...] = (
+    (_MOTION.name, "convolutional", "moving shapes"),
+    (f"{_MOTION.name}-still", "convolutional", "standing shapes"),
+    (f"{_MOTION.name}-dense", "dense", "moving shapes"),
+    (f"{_MOTION.name}-dense-still", "dense", "standing shapes"),
+)
+
 _STATIC = tuple(
     Training(name, name, {}, _IMAGES) for name in ("static-shapes", "static-shapes-nem", "static-shapes-plus")
 )
@@ -136,7 +150,7 @@ TRAININGS: dict[str, Training] = {
     training.name: training
     for training in (
         *_STATIC[:2],
-        *(_shapes(*sizes) for sizes in _TABLE_1),
+        *(_shapes(*sizes, standing=sizes[:2] == (3, 5)) for sizes in _TABLE_1),
         *(_shapes(*sizes) for sizes in ((4, 5), (3, 1), (4, 1), (5, 1))),
         Training("flying-mnist", "flying-mnist", {}, {**_DIGITS, "50 steps": Evaluation(steps=50)}),
         Training("flying-mnist-staged", "flying-mnist-staged", {}, _DIGITS),
@@ -146,7 +160,11 @@ TRAININGS: dict[str, Training] = {
         Training("flying-mnist-plus", "flying-mnist-plus", {}, _DIGITS),
         *(_sized(training, 20) for training in _TAGGERS),
         *(_sized(training, 28, "model.start=0.16") for training in _TAGGERS),  # the mean of its images, as at 20
-        *(_sized(training, 20) for training in (*_STATIC, _shapes(3, 5))),
+        *(_sized(training, 20) for training in (*_STATIC, _MOTION)),
+        *(
+            replace(_MOTION, name=name, changes=changes)
+            for (name, _, _), changes in zip(MOTION[1:], (STILL, DENSE, DENSE + STILL), strict=True)
+        ),
     )
 }
 
@@ -154,5 +172,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "table-1": tuple(f"flying-shapes-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "table-1-plus": tuple(f"flying-shapes-plus-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "tagger": tuple(f"{name}{ending}" for name, _, ending in COMPARED),
+    "motion": tuple(name for name, _, _ in MOTION),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }

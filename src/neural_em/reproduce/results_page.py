@@ -7,7 +7,7 @@ from typing import Any
 
 from neural_em.evaluation import MeanDeviation
 from neural_em.report.tables import MISSING, deviation, markdown_table, short_commit, span
-from neural_em.reproduce import tagger_table
+from neural_em.reproduce import motion_table, tagger_table
 from neural_em.reproduce.paper import BEYOND, COMPARISONS, DIGITS, ERRORS, NUMBERS, STATIC, TABLE, Number
 from neural_em.reproduce.plan import SEEDS, TRAININGS, Training
 from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, mean_of
@@ -100,7 +100,8 @@ def render(
     for section, about in _ABOUT.items():
         rows = [cell for cell in cells if cell.paper.section == section]
         parts += [f"## {section}\n", f"{about}\n", _table(rows)] if rows else []
-    parts += [tagger_table.section(records), figures(dict(sorted((pictures or {}).items()))), runs_table(records)]
+    parts += [tagger_table.section(records), motion_table.section(records)]
+    parts += [figures(dict(sorted((pictures or {}).items()))), runs_table(records)]
     return joined([*parts, problems(records), _missing(cells), "" if quick else commands(records, runs)])
 
 
