@@ -15,10 +15,10 @@ _HEADER = ("network", "trained on", "test sequences", "standing pictures", "the 
 
 def section(records: Mapping[str, TrainingRecord]) -> str:
     """What was run of it, as a table; nothing where only the paper's own training was."""
-    if not any(name in records for name, _, _ in MOTION[1:]):
+    if not any(name in records for name, *_ in MOTION[1:]):
         return ""
     rows = []
-    for name, network, data in MOTION:
+    for name, network, data, _ in MOTION:
         runs = [run for run in records[name].runs.values() if run.evaluations] if name in records else []
         scores = [
             over_runs(mean_of(each.last_step, "ami_max") for each in evaluated(records, name, evaluation))

@@ -35,11 +35,8 @@ class Training:
         """All settings of the training, of its first seed."""
         fields = {"objects": "data.objects", "components": "training.components"}
         overrides = [f"{fields[name]}={value}" for name, value in self.options.items()]
-        overrides += self.changes
-        if self.quick:  # another network stays another one
-            named = {change.partition("=")[0] for change in self.changes if change in DENSE}
-            small = _QUICK + _QUICK_STAGES.get(self.preset, [])
-            overrides += [each for each in small if each.partition("=")[0] not in named]
+        overrides += _QUICK + _QUICK_STAGES.get(self.preset, []) if self.quick else []
+        overrides += self.changes  # what a training is stays so at toy size
         overrides += [] if epochs is None else [f"training.epochs={epochs}"]
         overrides += [] if precision == "auto" else [f"training.precision={precision}"]
         return build(self.preset, [*overrides, *settings])
@@ -129,15 +126,15 @@ def _sized(training: Training, pixels: int, *changes: str) -> Training:
     return replace(training, name=f"{training.name}-{pixels}", changes=(*sizes, *changes))
 
 
-# the network of static shapes, and shapes that stand still: what tells the network's part from the motion's
-DENSE, STILL = ("model.convolutions=[]", "model.hidden=0", "model.theta_size=250"), ("data.velocities=[0]",)
 _MOTION = _shapes(3, 5, standing=True)
-# training, network, what it was trained on
-MOTION: tuple[tuple[str, str, str], ...] = (
-    (_MOTION.name, "convolutional", "moving shapes"),
-    (f"{_MOTION.name}-still", "convolutional", "standing shapes"),
-    (f"{_MOTION.name}-dense", "dense", "moving shapes"),
-    (f"{_MOTION.name}-dense-still", "dense", "standing shapes"),
+_STILL, _DENSE = ("data.velocities=[0]",), ("model.convolutions=[]", "model.hidden=0", "model.theta_size=250")
+# what tells the network's part from the motion's: training, network, what it is trained on, how it differs from the
+# first, which is the paper's
+MOTION: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (_MOTION.name, "convolutional", "moving shapes", ()),
+    (f"{_MOTION.name}-still", "convolutional", "standing shapes", _STILL),
+    (f"{_MOTION.name}-dense", "dense", "moving shapes", _DENSE),
+    (f"{_MOTION.name}-dense-still", "dense", "standing shapes", _DENSE + _STILL),
 )
 
 _STATIC = tuple(
@@ -161,10 +158,7 @@ TRAININGS: dict[str, Training] = {
         *(_sized(training, 20) for training in _TAGGERS),
         *(_sized(training, 28, "model.start=0.16") for training in _TAGGERS),  # the mean of its images, as at 20
         *(_sized(training, 20) for training in (*_STATIC, _MOTION)),
-        *(
-            replace(_MOTION, name=name, changes=changes)
-            for (name, _, _), changes in zip(MOTION[1:], (STILL, DENSE, DENSE + STILL), strict=True)
-        ),
+        *(replace(_MOTION, name=name, changes=changes) for name, _, _, changes in MOTION[1:]),
     )
 }
 
@@ -172,6 +166,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "table-1": tuple(f"flying-shapes-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "table-1-plus": tuple(f"flying-shapes-plus-{objects}-{components}" for objects, components, _ in _TABLE_1),
     "tagger": tuple(f"{name}{ending}" for name, _, ending in COMPARED),
-    "motion": tuple(name for name, _, _ in MOTION),
+    "motion": tuple(name for name, *_ in MOTION),
     "bce": tuple(f"flying-shapes-{objects}-{components}" for objects in (3, 4, 5) for components in (5, 1)),
 }
