@@ -60,13 +60,17 @@ class Linear(Twin):
 
     more_axes = 0  # of the input than of the weight
     product: Callable[..., Tensor]  # of an input, a weight and a bias
-    seen: Callable[[Tensor], Tensor] = staticmethod(lambda gradient: gradient)  # of the output, as it is read below
     transpose: Callable[..., Tensor]  # the gradient of the input, from that of the output, the weight and the input
 
     def __init__(self, layer: nn.Module, bias: bool = True) -> None:
         super().__init__(layer)
         self.adds_bias = bias
         self.dtype: torch.dtype | None = None  # of activations and products, where it is not the weight's
+
+    @staticmethod
+    def seen(gradient: Tensor) -> Tensor:
+        """The output's gradient, as `transpose` and `gradients` read it."""
+        return gradient
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight and the bias."""
