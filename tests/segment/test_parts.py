@@ -98,6 +98,17 @@ def test_what_grows_without_a_neck_is_one_object() -> None:
     assert [(each["label"], each["frames"]) for each in scene.found] == [(1, FRAMES)]
 
 
+def test_an_object_in_two_patches_does_not_grow_by_that() -> None:
+    """It changes its shape and not its size, and a small part of it is apart."""
+    frames = [ellipse(14 + 5 * np.sin(0.2 * t), 126 / (14 + 5 * np.sin(0.2 * t))) for t in range(FRAMES)]
+    for labels in frames:
+        labels[2:4, 2:4] = 1
+    assert parts._loose([(t, labels, labels) for t, labels in enumerate(frames)]) == set()  # type: ignore[arg-type]
+    for t, labels in enumerate(frames):
+        labels[5 : 8 + t // 2, 2:14] = 1  # another part of it, which does grow
+    assert parts._loose([(t, labels, labels) for t, labels in enumerate(frames)]) == {1}  # type: ignore[arg-type]
+
+
 def test_two_that_come_out_from_behind_each_other_while_a_third_is_there_are_two() -> None:
     """While the pair is alone it has no neck, but it grows; when it has one, a third disc touches it."""
     scene, clip = Scene(), [crossing(t) for t in range(FRAMES)]

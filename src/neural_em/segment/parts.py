@@ -8,7 +8,7 @@ necks. Those of its lobes whose distance changes are objects.
 Shapes: labels (H,W).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -48,13 +48,14 @@ def parted(seen: Spool, whole: Labelled) -> Labelled | None:
 def _loose(whole: Labelled) -> set[int]:
     """The objects that do not keep their shape while they are alone, and have necks then at times, or grow."""
     shapes: dict[int, dict[int, float]] = defaultdict(dict)  # how long an object is for its size, by frame
-    pixels: dict[int, list[int]] = defaultdict(list)
+    pixels: dict[int, Counter[int]] = defaultdict(Counter)  # of an object, by frame: of all its patches
     for i, number, inside in _alone(whole):
         spread = np.linalg.eigvalsh(np.cov(np.nonzero(inside), bias=True))[-1]
         shapes[number][i] = float(np.sqrt(max(0.0, spread) / inside.sum()))
-        pixels[number].append(int(inside.sum()))
+        pixels[number][i] += int(inside.sum())
     varying = {number for number, lengths in shapes.items() if _varies(lengths)}
-    grown = {number for number in varying if max(pixels[number]) > GROWN * min(pixels[number])}
+    sizes = {number: pixels[number].values() for number in varying}
+    grown = {number for number, each in sizes.items() if max(each) > GROWN * min(each)}
     frames = _alone(whole) if varying - grown else ()
     return grown | {number for _, number, inside in frames if number in varying - grown and lobed(inside)[1] > 1}
 
