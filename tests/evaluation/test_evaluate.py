@@ -260,7 +260,10 @@ def test_a_gpu_gives_the_same_result() -> None:
 
 
 def test_the_error_where_balls_meet_is_counted_apart() -> None:
-    """By hand: binary cross entropy of the largest prediction, summed over the pixels of balls that have just met."""
+    """By hand: binary cross entropy of the largest prediction, summed over the pixels of balls that have just met.
+
+    In the frame in which they have, and at the same pixels in the next one.
+    """
     config = DataConfig("bouncing-balls", frames=6, height=32, width=32, radii=(3, 4), speed=8)
     data = load_split(config, "test", 1, size=12)
     model = NeuralEM(ModelConfig(height=32, width=32, theta_size=4, convolutions=(2,), hidden=4), seed=2)
@@ -273,8 +276,10 @@ def test_the_error_where_balls_meet_is_counted_apart() -> None:
     for t in range(5):
         on = x[t + 1].double()
         error = -(on * psi[t].clamp(min=1e-6).log() + (1 - on) * (1 - psi[t]).clamp(min=1e-6).log())[:, 0]
-        errors = [float((error[n] * met[t + 1, n]).sum()) for n in range(12) if met[t + 1, n].any()]
-        assert result.curves["relational"].count[t] == len(errors)
-        if errors:
-            assert result.curves["relational"].mean[t] == pytest.approx(np.mean(errors), rel=1e-4)
+        for name, where in (("relational", met[t + 1]), ("relational_later", met[t])):
+            errors = [float((error[n] * where[n]).sum()) for n in range(12) if where[n].any()]
+            assert result.curves[name].count[t] == len(errors)
+            if errors:
+                assert result.curves[name].mean[t] == pytest.approx(np.mean(errors), rel=1e-4)
     assert sum(result.curves["relational"].count) > 5
+    assert sum(result.curves["relational_later"].count) > 5

@@ -150,7 +150,8 @@ def _evaluate_batch(model: Model, dataset: Dataset, indices: Tensor, config: Eva
     if groups is not None:
         groups = next_groups(groups[seen].to(device), steps + config.rollout)
     if met is not None:
-        met = next_groups(met[seen].to(weight), steps + config.rollout)
+        met = met[seen].to(weight)
+        met = met.expand(steps + config.rollout + 1, -1, -1, -1) if len(met) == 1 else met
     starts = []
     for start in range(config.starts):
         keys = start_keys(config.seed, start, indices, device)
@@ -175,9 +176,11 @@ def _evaluate_start(
 ) -> Arrays:
     """One start, scored against the groups (T,B,H,W) of the frames that its steps explain; the first T read a frame.
 
-    Where objects met (T,B,H,W) in these frames, the error of the prediction is also given for them alone.
+    Where objects met (T+1,B,H,W), in the frame read first and in these, the error of the prediction is also given for
+    them alone: in the frame in which they met, and at the same pixels in the one after it.
     """
-    infos, certain, assignment, repeated, relational = [], [], [], [], []
+    infos, certain, assignment, repeated = [], [], [], []
+    relational: dict[str, list[Tensor]] = {}
     last, pixels = None, distributions.of_frames(model.distribution)
     for t, step in enumerate(found):
         gamma = step.state.gamma
@@ -185,15 +188,16 @@ def _evaluate_start(
         certain.append(confidence(gamma, None if groups is None else groups[t]))
         assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
         if met is not None and step.x_next is not None:
-            error = upper_bound(pixels, step.x_next, step.state.psi, met[t].unsqueeze(1))
-            relational.append(error.where(met[t].flatten(1).any(dim=1), torch.nan))  # frames without a collision: none
+            for name, where in (("relational", met[t + 1]), ("relational_later", met[t])):
+                error = upper_bound(pixels, step.x_next, step.state.psi, where.unsqueeze(1))
+                error = error.where(where.flatten(1).any(dim=1), torch.nan)  # frames without a collision: none
+                relational.setdefault(name, []).append(error)
         if not step.rollout:
             last = step.x_next
         elif last is not None and step.x_next is not None:
             repeated.append(upper_bound(pixels, step.x_next, last.unsqueeze(1)))
     scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
-    if relational:
-        scores["relational"] = torch.stack(relational)
+    scores |= {name: torch.stack(errors) for name, errors in relational.items()}
     parts: dict[str, dict[str, Tensor]] = {}
     if groups is not None:
         every = torch.stack(assignment)

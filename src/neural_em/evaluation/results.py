@@ -143,7 +143,7 @@ class Result:
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
             raise NeuralEMError(f"{score}: no sequence has a value")
-        if score in (*LOSSES, "relational"):
+        if score in (*LOSSES, "relational", "relational_later"):
             values = -values
         order = np.argsort(values, kind="stable")[: np.sum(~np.isnan(values))]  # NaN comes last
         return {"best": int(order[-1]), "typical": int(order[len(order) // 2]), "worst": int(order[0])}

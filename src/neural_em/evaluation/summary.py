@@ -12,6 +12,7 @@ from neural_em.evaluation.results import Result, Summary
 TITLES = {
     "ami_max": "AMI (max)", "ami_arithmetic": "AMI (arithmetic)", "ari": "ARI", "iou": "matched IoU",
     "confidence": "confidence", "upper_bound": "next-step error", "relational": "  at collisions",
+    "relational_later": "  a frame later",
     "total": "loss", "intra": "  intra-cluster", "inter": "  inter-cluster",
 }  # fmt: skip
 _WITHOUT_INPUT = ("upper_bound", "repeated", "ami_max", "ari")
