@@ -48,7 +48,7 @@ def test_the_error_near_balls_that_met(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_collisions_before_the_eleventh_step_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     met = torch.zeros(FRAMES, 1, SIZE, SIZE, dtype=torch.bool)
-    met[9, 0, 5, 5] = True
+    met[10, 0, 5, 5] = True  # the tenth step's frame
     near, *_ = measured(monkeypatch, met)
     assert all(math.isnan(value) for value in near)
 
@@ -73,8 +73,28 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert lines[0].startswith("bouncing-balls")
 
 
-@pytest.mark.parametrize("model", ["flying-shapes", "static-shapes"])
-def test_models_and_data_that_it_is_not_for(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["collisions.py", model, "--size", "2", "--device", "cpu", "--effects", "none"])
-    with pytest.raises(SystemExit):
+def test_the_sum_is_scaled_to_the_others_in_training() -> None:
+    effects, model = [], NeuralEM(MODEL.config)
+    model.m_step.interaction.register_forward_hook(lambda module, given, out: effects.append(out[1]))
+    collisions._change(model, collisions.EFFECTS["scaled"], 5, 8)
+    model.m_step.interaction.register_forward_hook(lambda module, given, out: effects.append(out[1]))
+    model.m_step.interaction(torch.rand(2, 8, 6))
+    torch.testing.assert_close(effects[1], effects[0] * 4 / 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["flying-shapes"], "its data have no collisions"),
+        (["flying-shapes", "--effects", "none"], "no components here that see each other"),
+        (["bouncing-balls", "--components", "1", "--effects", "scaled"], "no components here that see each other"),
+        (["bouncing-balls", "--size", "1", "--effects", "another"], "needs two sequences"),
+    ],
+)
+def test_what_it_is_not_for(
+    options: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["collisions.py", "--size", "2", "--device", "cpu", *options])
+    with pytest.raises(SystemExit) as stopped:
         collisions.main()
+    assert why in f"{stopped.value}{capsys.readouterr().err}"

@@ -53,12 +53,16 @@ def main() -> None:
         changes=() if options.most is None else (f"data.most_objects={options.most}",),
     )  # fmt: skip
     print(f"{'near: at once':>32} {'a frame later':>13} {'two':>7} {'three':>7} {'all frames':>10} {'quiet':>7}")
-    for run in find_runs(options.run).runs:
+    found = find_runs(options.run)
+    if found.problems:
+        parser.error("; ".join(found.problems))
+    if options.effects == "another" and options.size < 2:
+        parser.error("--effects another needs two sequences")
+    for run in found.runs:
         evaluator, config = Evaluator(options.device), evaluation.config(run)
         data, model = evaluator.dataset(run, evaluation), run.load(evaluator.device).eval()
         if options.effects:
-            ratio = (run.experiment.training.components - 1) / (config.components - 1)
-            _change(model, EFFECTS[options.effects], ratio)
+            _change(model, EFFECTS[options.effects], run.experiment.training.components, config.components)
         rows = torch.arange(len(data))
         met = data.collisions(rows)
         if met is None:
@@ -84,7 +88,7 @@ def measured(
     some = met.flatten(2).any(dim=2)  # (T,B)
     by_frames = []
     for later in range(LATER):
-        at = torch.arange(FIRST, STEPS + 1 - later)
+        at = torch.arange(FIRST + 1, STEPS + 1 - later)
         here = (error[at + later] * near[at]).flatten(2).sum(dim=2)
         by_frames.append(float(here[some[at]].mean()))
     whole = error[FIRST + 1 :].flatten(2).sum(dim=2)
@@ -92,11 +96,12 @@ def measured(
     return by_frames, float(whole.mean()), float(whole[still].mean())
 
 
-def _change(model: Model, change: Callable[[Tensor, float], Tensor], ratio: float) -> None:
-    """Lets the components read changed effects."""
+def _change(model: Model, change: Callable[[Tensor, float], Tensor], trained: int, components: int) -> None:
+    """Lets the components read changed effects; with how many components it was trained, and how many there are."""
     interaction = getattr(getattr(model, "m_step", None), "interaction", None)
-    if interaction is None:
-        raise SystemExit("--effects: the components of this model do not see each other")
+    if interaction is None or components == 1:
+        raise SystemExit("--effects: there are no components here that see each other")
+    ratio = (trained - 1) / (components - 1)
 
     def changed(module: object, given: tuple[Tensor, ...], out: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return out[0], change(out[1], ratio), out[2]

@@ -283,3 +283,9 @@ def test_the_error_where_balls_meet_is_counted_apart() -> None:
                 assert result.curves[name].mean[t] == pytest.approx(np.mean(errors), rel=1e-4)
     assert sum(result.curves["relational"].count) > 5
     assert sum(result.curves["relational_later"].count) > 5
+    ahead = evaluate(model, data, EvaluationConfig(3, steps=2, rollout=3)).rollout
+    some = met.flatten(2).any(dim=2).sum(dim=1).tolist()
+    assert list(ahead["relational"].count) == some[3:]
+    assert list(ahead["relational_later"].count) == some[2:5]
+    still = evaluate(model, data, EvaluationConfig(3, steps=2, static=True)).curves
+    assert list(still["relational"].count) == list(still["relational_later"].count) == [some[0]] * 2

@@ -57,8 +57,8 @@ without that (RNN-EM) and a single component (RNN). Means ± standard deviation 
 alone. A model reads {given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary cross
 entropy of the next frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts the
 pixels of balls that have just met, in frames where some have, and *a frame later* the same pixels in the next frame,
-where the balls' new ways begin to show; runs that were scored before it was measured have none. Lower is better. ARI
-is scored on the pixels of exactly one ball; 1 is perfect. The authors' paper shows bars and gives no numbers.
+where the balls' new directions begin to show; runs that were scored before it was measured have none. Lower is better.
+ARI is scored on the pixels of exactly one ball; 1 is perfect. The authors' paper shows bars and gives no numbers.
 Components have windows, theirs do not; the RNN, which holds all balls, has none.
 """
 _ROLLOUT = """\
