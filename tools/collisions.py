@@ -23,6 +23,7 @@ from neural_em.evaluation.evaluate import start_keys
 from neural_em.experiments.evaluation import Evaluation, Evaluator
 from neural_em.model import Model
 from neural_em.model.inference import infer
+from neural_em.model.mixture import prediction_error
 from neural_em.runs.find import find_runs
 
 STEPS, FIRST, LATER = 30, 10, 4
@@ -81,8 +82,7 @@ def measured(
     errors = []
     for step in infer(model, frames, components, keys, STEPS):
         assert step.x_next is not None
-        psi = step.state.psi.amax(dim=1).clamp(1e-6, 1 - 1e-6)
-        errors.append(F.binary_cross_entropy(psi, step.x_next, reduction="none").sum(dim=1))
+        errors.append(prediction_error(model.distribution, step.x_next, step.state.psi).sum(dim=1))
     error = torch.stack([torch.zeros_like(errors[0]), *errors])  # (T,B,H,W), as the frames; nothing predicts the first
     near = F.max_pool2d(met, 2 * NEAR + 1, 1, NEAR)
     some = met.flatten(2).any(dim=2)  # (T,B)

@@ -16,11 +16,11 @@ from neural_em.errors import NeuralEMError, refuse
 from neural_em.evaluation.baselines import ON, connected_components, k_means
 from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import confidence, grouping_scores
-from neural_em.evaluation.results import Curve, Result, StartSpread, Summary
+from neural_em.evaluation.results import AT_COLLISIONS, Curve, Result, StartSpread, Summary
 from neural_em.fields import Check, Checked, flag, integer, optional
 from neural_em.model import Model, distributions
 from neural_em.model.inference import Step, batch_that_fits, infer, next_groups, stacked
-from neural_em.model.mixture import upper_bound
+from neural_em.model.mixture import prediction_error, upper_bound
 
 _STARTS, _BASELINE = 0x5354, 0x4B4D  # tell the draws under one seed apart
 _MOST_NUMBERS = 1 << 31  # in all steps' psi of a single sequence
@@ -180,7 +180,7 @@ def _evaluate_start(
     them alone: in the frame in which they met, and at the same pixels in the one after it.
     """
     infos, certain, assignment, repeated = [], [], [], []
-    relational: dict[str, list[Tensor]] = {}
+    relational: dict[str, list[Tensor]] = {name: [] for name in AT_COLLISIONS}
     last, pixels = None, distributions.of_frames(model.distribution)
     for t, step in enumerate(found):
         gamma = step.state.gamma
@@ -188,16 +188,16 @@ def _evaluate_start(
         certain.append(confidence(gamma, None if groups is None else groups[t]))
         assignment.append(gamma[:, :, 0].argmax(dim=1).to(torch.uint8 if gamma.shape[1] <= 256 else torch.int32))
         if met is not None and step.x_next is not None:
-            for name, where in (("relational", met[t + 1]), ("relational_later", met[t])):
-                error = upper_bound(pixels, step.x_next, step.state.psi, where.unsqueeze(1))
-                error = error.where(where.flatten(1).any(dim=1), torch.nan)  # frames without a collision: none
-                relational.setdefault(name, []).append(error)
+            error = prediction_error(pixels, step.x_next, step.state.psi).sum(dim=1)
+            for name, where in zip(AT_COLLISIONS, (met[t + 1], met[t]), strict=True):
+                there = (error * where).sum(dim=(1, 2))
+                relational[name].append(there.where(where.flatten(1).any(dim=1), torch.nan))  # none has met: no error
         if not step.rollout:
             last = step.x_next
         elif last is not None and step.x_next is not None:
             repeated.append(upper_bound(pixels, step.x_next, last.unsqueeze(1)))
     scores = {**dict(zip(infos[0]._fields, stacked(infos), strict=True)), "confidence": torch.stack(certain)}
-    scores |= {name: torch.stack(errors) for name, errors in relational.items()}
+    scores |= {name: torch.stack(errors) for name, errors in relational.items() if errors}
     parts: dict[str, dict[str, Tensor]] = {}
     if groups is not None:
         every = torch.stack(assignment)

@@ -20,6 +20,7 @@ from neural_em.model.inference import best_start
 
 FORMAT = 1
 MAX_BYTES = 1 << 28  # a result file larger than this is not one of ours
+AT_COLLISIONS = ("relational", "relational_later")
 LOSSES, SCORES = ("total", "intra", "inter", "upper_bound"), ("ami_max", "ami_arithmetic", "ari")
 QUARTILES = (0.25, 0.5, 0.75)
 COLUMNS = ("section", "score", "step", "mean", "lower_quartile", "median", "upper_quartile", "count")
@@ -98,7 +99,8 @@ class Result:
     """Everything one evaluation found; sequences and starts are pooled unless a field says otherwise.
 
     Scores are ``ami_max``, ``ami_arithmetic``, ``ari``, ``iou`` (matched, mean over objects) and ``confidence``;
-    losses are ``total``, ``intra``, ``inter`` and ``upper_bound`` (next-step prediction error).
+    losses are ``total``, ``intra``, ``inter`` and ``upper_bound`` (next-step prediction error), and of data with
+    collisions its part in the pixels of objects that have just met (``relational``), and there in the next frame.
     """
 
     settings: Mapping[str, Any]  # the evaluation's config
@@ -143,7 +145,7 @@ class Result:
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
             raise NeuralEMError(f"{score}: no sequence has a value")
-        if score in (*LOSSES, "relational", "relational_later"):
+        if score in (*LOSSES, *AT_COLLISIONS):
             values = -values
         order = np.argsort(values, kind="stable")[: np.sum(~np.isnan(values))]  # NaN comes last
         return {"best": int(order[-1]), "typical": int(order[len(order) // 2]), "worst": int(order[0])}

@@ -45,10 +45,13 @@ def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> T
     return ((1 - gamma) * distribution.kl_from_prior(psi)).sum(dim=(1, 2, 3, 4))
 
 
-def upper_bound(
-    distribution: PixelDistribution, x: Tensor, psi: Tensor, where: Tensor | None = None, prior: Tensor | None = None
-) -> Tensor:
-    """Next-step prediction error (B,) with psi = max over k, which no E-step has touched; of some pixels (B,1,H,W).
+def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: Tensor | None = None) -> Tensor:
+    """Next-step prediction error (B,), summed over the pixels."""
+    return prediction_error(distribution, x, psi, prior).sum(dim=(1, 2, 3))
+
+
+def prediction_error(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: Tensor | None = None) -> Tensor:
+    """Error (B,C,H,W) of the next frame with psi = max over k, which no E-step has touched.
 
     With a prior (B,C,H,W) psi is the farthest from it instead: objects in colour may be darker than their ground.
     """
@@ -59,5 +62,4 @@ def upper_bound(
             (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).max(dim=1, keepdim=True).indices
         )  # faster than argmax
         most = psi.gather(1, far.expand(-1, 1, *psi.shape[2:])).squeeze(1)
-    error = -distribution.log_probability(x, most)
-    return (error if where is None else error * where).sum(dim=(1, 2, 3))
+    return -distribution.log_probability(x, most)
