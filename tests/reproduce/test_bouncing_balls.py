@@ -53,6 +53,20 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     assert row(four, "mean of 1 to 20")[1:] == ["29.50 ± 10.00", "49.50", "1050.00"]
 
 
+def test_what_no_run_has_is_no_column(tmp_path: Path) -> None:
+    """Runs that were scored before the error a frame later was measured."""
+    old = run(1)
+    for part in ("mean_over_steps", "last_step"):
+        del old["evaluations"][FOUR][part]["relational_later"]
+    titles = ["model", "ARI, mean over steps", "ARI, last step", "BCE, mean over steps", "BCE, last step",
+              "relational BCE, mean over steps", "a frame later", "sequences", "runs"]  # fmt: skip
+    for runs, wanted in (([old], titles[:6] + titles[7:]), ([old, run(2)], titles)):
+        text = page(tmp_path, record("bouncing-balls", *runs))
+        four = text.split("## 4 balls")[1].split("## 6 to 8 balls")[0]
+        assert row(four, "| model ") == wanted
+        assert len(row(four, "| R-NEM ", "10,000")) == len(wanted)
+
+
 def test_it_says_how_long_all_were_trained(tmp_path: Path) -> None:
     text = page(tmp_path, record("bouncing-balls", run(1)), record("bouncing-balls-rnn-em", run(4)))
     assert "Every model was trained with 20 epochs of 20,000 sequences;" in text

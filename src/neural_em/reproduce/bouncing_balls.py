@@ -57,9 +57,9 @@ without that (RNN-EM) and a single component (RNN). Means ± standard deviation 
 alone. A model reads {given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary cross
 entropy of the next frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts the
 pixels of balls that have just met, in frames where some have, and *a frame later* the same pixels in the next frame,
-where the balls' new directions begin to show; runs that were scored before it was measured have none. Lower is better.
-ARI is scored on the pixels of exactly one ball; 1 is perfect. The authors' paper shows bars and gives no numbers.
-Components have windows, theirs do not; the RNN, which holds all balls, has none.
+where it was measured: there the balls' new directions begin to show. Lower is better. ARI is scored on the pixels of
+exactly one ball; 1 is perfect. The authors' paper shows bars and gives no numbers. Components have windows, theirs do
+not; the RNN, which holds all balls, has none.
 """
 _ROLLOUT = """\
 BCE by step without input: the models read their own predictions, the baseline expects that nothing moves any more.
@@ -109,17 +109,24 @@ def _rows(records: Mapping[str, TrainingRecord], data: str) -> dict[str, list[Sc
 
 
 def _scores(rows: Mapping[str, Sequence[Scores]]) -> str:
-    """A row for each model, and one for each grouping without learning."""
+    """A row for each model, and one for each grouping without learning; a column for what some run has."""
+    every = [scores for seeds in rows.values() for scores in seeds]
+    columns = {
+        title: (part, name)
+        for title, (part, name) in _COLUMNS.items()
+        if not every or any(name in getattr(scores, part) for scores in every)
+    }
     lines = []
     for model, seeds in rows.items():
-        cells = [over_runs(mean_of(getattr(s, part), name) for s in seeds) for part, name in _COLUMNS.values()]
+        cells = [over_runs(mean_of(getattr(s, part), name) for s in seeds) for part, name in columns.values()]
         counts = sorted({scores.sequences for scores in seeds if scores.sequences})
         sequences = " / ".join(f"{count:,}" for count in counts) or MISSING
         lines.append([model, *(cells if seeds else ["*missing*", *cells[1:]]), sequences, f"{len(seeds)}"])
-    first = next((seeds[0] for seeds in rows.values() if seeds), None)
-    for name, scores in ({} if first is None else first.baselines).items():
-        lines.append([f"{name}, no learning", MISSING, over_runs([mean_of(scores, "ari")]), *[MISSING] * 6])
-    return markdown_table(["model", *_COLUMNS, "sequences", "runs"], lines)
+    for name, scores in (every[0].baselines if every else {}).items():
+        ari = over_runs([mean_of(scores, "ari")])
+        cells = [ari if at == ("last_step", "ari") else MISSING for at in columns.values()]
+        lines.append([f"{name}, no learning", *cells, MISSING, MISSING])
+    return markdown_table(["model", *columns, "sequences", "runs"], lines)
 
 
 def _ahead(rows: Mapping[str, Sequence[Scores]]) -> str:
