@@ -57,6 +57,12 @@ class Cell:
     def missing(self) -> bool:
         return self.last_step.mean is None
 
+    @property
+    def ahead(self) -> float | None:
+        """Ours less the paper's, where both are numbers, with the paper's three decimals."""
+        ours, paper = self.last_step.mean, self.paper.mean
+        return None if ours is None or paper is None else round(round(ours, 3) - paper, 3)
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "missing": self.missing}
 
@@ -120,21 +126,24 @@ def _overview(cells: Sequence[Cell]) -> str:
     cells = [cell for cell in cells if cell.paper.section != BEYOND]
     done, numbers = [cell for cell in cells if not cell.missing], sum(cell.paper.mean is not None for cell in cells)
     counted = sum(cell.paper.mean is not None for cell in done)
+    below = sum((cell.ahead or 0) < 0 for cell in done)
     return (
         f"{counted} of the paper's {numbers} numbers have been run here, and {len(done) - counted} of the "
         f"{len(cells) - numbers} bars and points that it draws without a number."
-    )
+    ) + (f" {below} of ours are below the paper's." if counted else "")
 
 
 def _table(cells: Sequence[Cell]) -> str:
-    header = ["in the paper", "what", "paper", "ours, last step", "ours, mean over steps", "runs", "epochs, stopped by",
-              "baselines"]  # fmt: skip
+    header = ["in the paper", "what", "paper", "ours, last step", "ours less the paper's", "ours, mean over steps",
+              "runs", "epochs, stopped by", "baselines"]  # fmt: skip
     rows = []
     for cell in cells:
         paper = FIGURE_ONLY if cell.paper.mean is None else f"{cell.paper.mean:.3f} ± {cell.paper.deviation:.3f}"
         known = {name: value for name, value in cell.baselines.items() if value is not None}
         baselines = ", ".join(f"{name} {value:.3f}" for name, value in known.items()) or MISSING
-        ours = ["*missing*", MISSING] if cell.missing else [deviation(cell.last_step), deviation(cell.mean_over_steps)]
+        ahead = MISSING if cell.ahead is None else f"{cell.ahead:+.3f}"
+        means = [deviation(cell.last_step), ahead, deviation(cell.mean_over_steps)]
+        ours = ["*missing*", MISSING, MISSING] if cell.missing else means
         count = f"{len(cell.seeds)}" + (f", of which {len(cell.unfinished)} not finished" if cell.unfinished else "")
         rows.append([cell.paper.where, cell.paper.about, paper, *ours, count, _lengths(cell), baselines])
     return markdown_table(header, rows)
