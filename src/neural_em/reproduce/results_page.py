@@ -129,8 +129,8 @@ def _overview(cells: Sequence[Cell]) -> str:
     below = sum((cell.ahead or 0) < 0 for cell in done)
     return (
         f"{counted} of the paper's {numbers} numbers have been run here, and {len(done) - counted} of the "
-        f"{len(cells) - numbers} bars and points that it draws without a number."
-    ) + (f" {below} of ours are below the paper's." if counted else "")
+        f"{len(cells) - numbers} bars and points that it draws without a number. {below} of ours are below the paper's."
+    )
 
 
 def _table(cells: Sequence[Cell]) -> str:
