@@ -12,6 +12,7 @@ from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import FastNeuralEM, accelerate, linear
 from neural_em.model.fast.convolutions import FastConvolution
 from neural_em.model.fast.gathering import StepMemory, join
+from neural_em.model.fast.graphs import GraphedStep
 from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
 
@@ -245,7 +246,28 @@ def test_single_steps_on_a_gpu_equal_the_plain_ones(name):
                 torch.testing.assert_close(others, losses, rtol=1e-9, atol=1e-12)
         for ours, theirs in kept:  # an earlier step's state is not overwritten by the next one
             torch.testing.assert_close(ours[:3], theirs[:3], rtol=1e-9, atol=1e-12)
-    assert len(twin.graphs) == 2
+    assert [type(graph) for graph in twin.graphs.values()] == [GraphedStep] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["static-shapes-nem", "flying-shapes", *BEYOND])
+def test_whole_sequences_without_gradients_are_replayed_step_by_step(name):
+    model = NeuralEM(network(name), seed=1).double().cuda()
+    twin, (C, H, W) = accelerate(model), (model.config.channels, model.config.height, model.config.width)
+    x = torch.rand(5, 2, C, H, W, generator=torch.Generator().manual_seed(3)).double().cuda()
+    x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(2, device="cuda")))
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+            theirs, ours = (each.unroll(x, 3, x_noisy=x_noisy, gamma=gamma) for each in (model, twin))
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    (graph,) = twin.graphs.values()
+    assert isinstance(graph, GraphedStep)
+    twin.unroll(x, 3, x_noisy=x_noisy, gamma=gamma).loss.backward()  # with gradients it is one piece again
+    assert len(twin.graphs) == 1
+    assert not twin.running
 
 
 @pytest.mark.parametrize("name", PRESETS)

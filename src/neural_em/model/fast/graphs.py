@@ -10,20 +10,21 @@ from torch import Tensor
 
 from neural_em.model.unrolled import Info, State
 
-MOST = 1 << 20  # numbers of psi: larger steps take longer than their kernels' starts
+MOST = 1 << 22  # numbers of psi: larger steps take longer than their kernels' starts
 HELD = 4  # graphs at a time, each with memory of its own
 
 
 class GraphedStep:
     """A step without gradients, recorded once and replayed; parameters are read from where they lie.
 
-    State and frames (B,C,H,W) are like those that it will be called with.
+    State and frames (B,C,H,W) are like those that it will be called with. Graphs recorded on one stream share a
+    workspace, so only one of them may run at a time.
     """
 
     def __init__(
-        self, step: Callable[[State, Tensor, Tensor], tuple[State, Info]], state: State, x_noisy: Tensor, x_next: Tensor
-    ) -> None:
-        stream = torch.cuda.Stream(x_next.device)  # its own: graphs recorded on one stream share a workspace
+        self, step: Callable[[State, Tensor, Tensor], tuple[State, Info]], state: State, x_noisy: Tensor,
+        x_next: Tensor, stream: torch.cuda.Stream,
+    ) -> None:  # fmt: skip
         with torch.inference_mode(False), torch.no_grad():  # a tensor made in that mode could not be filled outside it
             self.state = State(*(None if each is None else each.clone() for each in state))  # type: ignore[arg-type]
             self.frames = x_noisy.clone(), x_next.clone()

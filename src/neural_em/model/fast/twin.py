@@ -63,6 +63,8 @@ class FastNeuralEM(NeuralEM):
         self.coming: Iterator[Tensor] = iter(())  # the noisy frames that the steps after this one read
         self.made: tuple[Tensor, Tensor] | None = None  # the last gamma, and the delta that was made with it
         self.graphs: dict[Any, Any] = {}  # single steps, by what they depend on
+        self.recorder: torch.cuda.Stream | None = None  # where these are recorded
+        self.replayed = True  # whether whole sequences are, too; not where they are a part of a larger graph
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -73,7 +75,8 @@ class FastNeuralEM(NeuralEM):
             self.kernels = kernels_for(like.device.type)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
-            self.made_of, self.graphs = made_of, {}
+            self.covered = not any(list(child.parameters()) for child in self.fast[0].children())  # fast ones have none
+            self.made_of, self.graphs, self.recorder = made_of, {}, None
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
 
@@ -95,6 +98,8 @@ class FastNeuralEM(NeuralEM):
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
+        if self.replayed and self.replays(state):  # step by step
+            return super().run(state, x, x_noisy, weights, watched)
         self.renew(state.theta)
         self.hold(len(x_noisy))
         if self.kernels and not x_noisy.requires_grad:
@@ -109,12 +114,10 @@ class FastNeuralEM(NeuralEM):
         self, state: State, x_noisy: Tensor, x_next: Tensor, check: bool = True, losses: bool = True
     ) -> tuple[State, Info]:
         """One step; by itself, without gradients and on a GPU, it is replayed from a CUDA graph."""
-        if self.running or check or not self.kernels or not graphs.worthwhile(state):
+        if self.running or check or not self.replays(state):
             return super().step(state, x_noisy, x_next, check, losses)
-        self.renew(state.theta)
-        if any(list(child.parameters()) for child in self.fast[0].children()) or not as_built(self.m_step, *KNOWN):
-            return super().step(state, x_noisy, x_next, check, losses)  # what is not known here may do anything
-        places = tuple(parameter.data_ptr() for parameter in self.parameters())
+        weights = (weight for module in self.made_of[2:] for weight in module._parameters.values())
+        places = tuple(weight.data_ptr() for weight in weights if weight is not None)
         deviation = None if self.deviation is None else self.deviation.data_ptr()
         how = (losses, self.config, deviation, torch.get_float32_matmul_precision(), places)
         key = graphs.signature(state, x_noisy, x_next, *how)
@@ -124,11 +127,19 @@ class FastNeuralEM(NeuralEM):
             self.graphs[key] = self.recorded(state, x_noisy, x_next, losses)
         return self.graphs[key](state, x_noisy, x_next)
 
+    def replays(self, state: State) -> bool:
+        """Whether steps from such a state are replayed: what is not known here may do anything in one."""
+        if not graphs.worthwhile(state):
+            return False
+        self.renew(state.theta)
+        return bool(self.kernels) and self.covered and as_built(self.m_step, *KNOWN)
+
     def recorded(self, state: State, x_noisy: Tensor, x_next: Tensor, losses: bool) -> Any:
         """The step as a graph, or as it is, with a warning, where it cannot be recorded."""
         step = functools.partial(super().step, check=False, losses=losses)
         try:
-            return graphs.GraphedStep(step, state, x_noisy, x_next)
+            self.recorder = self.recorder or torch.cuda.Stream(x_next.device)
+            return graphs.GraphedStep(step, state, x_noisy, x_next, self.recorder)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
