@@ -108,6 +108,7 @@ def test_a_foreign_layer_among_known_ones(chain: str, place: int) -> None:
     model = made()
     model.m_step.get_submodule(chain).insert(place, Bent())
     assert_foreign(model, made())
+    assert not accelerate(model).covered  # so a GPU does not replay it: what it does in Python is done in every step
 
 
 def spectral(layer: nn.Module) -> None:
@@ -133,6 +134,7 @@ def test_a_layer_with_more_to_it_than_its_class(what: str, place: str) -> None:
     model = made()
     SPECIAL[what](model.m_step.get_submodule(place))
     assert_foreign(model, made())
+    assert not accelerate(model).covered
 
 
 @pytest.mark.parametrize("what", ["forward hook", "function"])
@@ -142,6 +144,7 @@ def test_a_network_with_more_to_it_than_its_class(what: str, place: str) -> None
     part = model.m_step.get_submodule(place)
     if place:
         SPECIAL[what](part)
+        assert not accelerate(model).covered
     else:
         part.register_forward_hook(lambda module, arguments, out: (bent(out[0]), out[1]))
     assert_foreign(model, made())

@@ -45,6 +45,18 @@ def test_a_falling_learning_rate_reaches_the_graph(tiny: Any) -> None:
     assert losses["cosine"] != pytest.approx(losses["constant"], rel=1e-4)
 
 
+def test_segments_train_in_a_graph_as_the_whole_does(tiny: Any) -> None:
+    """The states between them are found without gradients, within the recording."""
+    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
+    training, validation = load_split(data, "training", 0, "cuda"), load_split(data, "validation", 0, "cuda")
+    losses = []
+    for segment in (None, 2):
+        config = tiny.with_(precision="float64", engine="fast", segment=segment)
+        rows = fit(tiny.build().cuda(), training, config, validation).progress.rows
+        losses.append([row.validation_loss for row in rows])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
 def test_validation_is_the_same_on_both(tiny: Any) -> None:
     """Same samples, same noise, same starts."""
     data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)

@@ -39,9 +39,9 @@ class TrainingStep:
         if half is not None and not (cuda and torch.cuda.is_bf16_supported(including_emulation=False)):
             raise NeuralEMError(f"training.precision=bf16 needs a CUDA GPU that has it; this run is on {self.device}")
         self.network = accelerate(model, half) if config.engine == "fast" else model
-        self.exact = accelerate(model) if config.engine == "fast" else model  # to validate with
+        self.exact = self.network if half is None else accelerate(model)  # to validate with
         if isinstance(self.network, FastNeuralEM):
-            self.network.replayed = False
+            self.network.replayed = False  # a run is a part of the graph that is recorded here
         rate: float | Tensor = config.learning_rate
         if cuda and config.schedule != "constant":  # a graph reads it from where it lies
             rate = torch.tensor(rate, device=self.device)

@@ -51,7 +51,14 @@ def worthwhile(state: State) -> bool:
     """Whether steps from such a state are to be graphed now."""
     psi = state.psi
     small = psi.is_cuda and psi.numel() <= MOST
-    return small and not torch.is_grad_enabled() and not torch.cuda.is_current_stream_capturing()
+    plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda")
+    return small and plain and not torch.cuda.is_current_stream_capturing()
+
+
+def products() -> tuple[str, str]:
+    """How exact products and convolutions of float32 numbers are now."""
+    cudnn: Any = torch.backends.cudnn
+    return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision
 
 
 def signature(state: State, x_noisy: Tensor, x_next: Tensor, *more: Any) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ from neural_em.model.networks import Activation, Convolution, Decoder, Dense, En
 from neural_em.model.relational import Interaction, Pairs, RelationalMStep
 
 KNOWN = (RecurrentMStep, GradientMStep, RelationalMStep)
+NETWORKS = (nn.Sequential, Encoder, Decoder, Interaction)
 # what a module can have beyond its class: hooks, and a function of its own in place of its class's
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
@@ -75,7 +76,8 @@ class FastNeuralEM(NeuralEM):
             self.kernels = kernels_for(like.device.type)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
-            self.covered = not any(list(child.parameters()) for child in self.fast[0].children())  # fast ones have none
+            below = list(self.fast[0].modules())[1:]
+            self.covered = all(isinstance(each, Twin) or as_built(each, *NETWORKS) for each in below)
             self.made_of, self.graphs, self.recorder = made_of, {}, None
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -119,13 +121,15 @@ class FastNeuralEM(NeuralEM):
         weights = (weight for module in self.made_of[2:] for weight in module._parameters.values())
         places = tuple(weight.data_ptr() for weight in weights if weight is not None)
         deviation = None if self.deviation is None else self.deviation.data_ptr()
-        how = (losses, self.config, deviation, torch.get_float32_matmul_precision(), places)
+        how = (losses, self.config, deviation, graphs.products(), places)
         key = graphs.signature(state, x_noisy, x_next, *how)
-        if key not in self.graphs:
+        graph = self.graphs.pop(key, None)
+        if graph is None:
             if len(self.graphs) == graphs.HELD:
                 del self.graphs[next(iter(self.graphs))]
-            self.graphs[key] = self.recorded(state, x_noisy, x_next, losses)
-        return self.graphs[key](state, x_noisy, x_next)
+            graph = self.recorded(state, x_noisy, x_next, losses)
+        self.graphs[key] = graph  # the latest comes last
+        return graph(state, x_noisy, x_next)
 
     def replays(self, state: State) -> bool:
         """Whether steps from such a state are replayed: what is not known here may do anything in one."""
@@ -256,7 +260,7 @@ def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None
         around = [None, *(layer if known(layer) else None for layer in module), None]
         twins = (replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module))
         return nn.Sequential(*twins)
-    return with_fast_layers(module, kernels) if as_built(module, Encoder, Decoder, Interaction) else module
+    return with_fast_layers(module, kernels) if as_built(module, *NETWORKS) else module
 
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:

@@ -103,7 +103,7 @@ def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: P
 
 
 def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
-    coarse = torch.get_float32_matmul_precision() != "highest"
+    coarse = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
             "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "FB": max(16, triton.next_power_of_2(F)),
             "num_warps": 2}  # fmt: skip
