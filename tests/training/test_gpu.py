@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from neural_em.data import DataConfig, load_split
+from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
 from neural_em.model.tagger import Tagger, TaggerConfig
@@ -17,14 +17,19 @@ from neural_em.training import fit
 from neural_em.training.validation import validate
 
 pytestmark = pytest.mark.gpu
+DATA = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
+
+
+def splits(device: str) -> tuple[Dataset, Dataset]:
+    """For training and for validation: those of `tiny`, on another device."""
+    return load_split(DATA, "training", 0, device), load_split(DATA, "validation", 0, device)
 
 
 def test_a_run_moves_between_devices(tiny: Any, tmp_path: Path) -> None:
     """An epoch on the GPU, one on the CPU, one on the GPU again: close to three on the CPU."""
-    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
     config = tiny.with_(precision="float64", engine="fast")
     for epochs, device in ((1, "cuda"), (2, "cpu"), (3, "cuda")):
-        training, validation = load_split(data, "training", 0, device), load_split(data, "validation", 0, device)
+        training, validation = splits(device)
         moved = fit(tiny.build().to(device), training, replace(config, epochs=epochs), validation, tmp_path)
     whole = fit(tiny.build(), tiny.training, config, tiny.validation)
     for a, b in zip(moved.progress.rows, whole.progress.rows, strict=True):
@@ -33,8 +38,7 @@ def test_a_run_moves_between_devices(tiny: Any, tmp_path: Path) -> None:
 
 def test_a_falling_learning_rate_reaches_the_graph(tiny: Any) -> None:
     """Three epochs under the cosine on the GPU are close to those on the CPU, and not to those at a constant rate."""
-    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
-    training, validation = load_split(data, "training", 0, "cuda"), load_split(data, "validation", 0, "cuda")
+    training, validation = splits("cuda")
     losses = {}
     for schedule in ("cosine", "constant"):
         config = tiny.with_(precision="float64", engine="fast", schedule=schedule, learning_rate=0.01)
@@ -47,8 +51,7 @@ def test_a_falling_learning_rate_reaches_the_graph(tiny: Any) -> None:
 
 def test_segments_train_in_a_graph_as_the_whole_does(tiny: Any) -> None:
     """The states between them are found without gradients, within the recording."""
-    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
-    training, validation = load_split(data, "training", 0, "cuda"), load_split(data, "validation", 0, "cuda")
+    training, validation = splits("cuda")
     losses = []
     for segment in (None, 2):
         config = tiny.with_(precision="float64", engine="fast", segment=segment)
@@ -59,9 +62,8 @@ def test_segments_train_in_a_graph_as_the_whole_does(tiny: Any) -> None:
 
 def test_validation_is_the_same_on_both(tiny: Any) -> None:
     """Same samples, same noise, same starts."""
-    data = DataConfig("flying-shapes", objects=2, frames=4, height=8, width=14, train_size=34, validation_size=10)
     here = validate(tiny.build().double(), tiny.validation, tiny.config)
-    there = validate(tiny.build().double().cuda(), load_split(data, "validation", 0, "cuda"), tiny.config)
+    there = validate(tiny.build().double().cuda(), splits("cuda")[1], tiny.config)
     assert list(there or ()) == pytest.approx(list(here or ()), rel=1e-6)
 
 

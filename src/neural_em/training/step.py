@@ -41,7 +41,7 @@ class TrainingStep:
         self.network = accelerate(model, half) if config.engine == "fast" else model
         self.exact = self.network if half is None else accelerate(model)  # to validate with
         if isinstance(self.network, FastNeuralEM):
-            self.network.replayed = False  # a run is a part of the graph that is recorded here
+            self.network.in_larger_graph = True
         rate: float | Tensor = config.learning_rate
         if cuda and config.schedule != "constant":  # a graph reads it from where it lies
             rate = torch.tensor(rate, device=self.device)

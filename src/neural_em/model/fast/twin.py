@@ -65,7 +65,7 @@ class FastNeuralEM(NeuralEM):
         self.made: tuple[Tensor, Tensor] | None = None  # the last gamma, and the delta that was made with it
         self.graphs: dict[Any, Any] = {}  # single steps, by what they depend on
         self.recorder: torch.cuda.Stream | None = None  # where these are recorded
-        self.replayed = True  # whether whole sequences are, too; not where they are a part of a larger graph
+        self.in_larger_graph = False  # whether a caller records whole runs; else these, too, are replayed step by step
         self.made_of: list[Any] = []
         self.renew(next(self.parameters()))
 
@@ -100,7 +100,7 @@ class FastNeuralEM(NeuralEM):
     def run(
         self, state: State, x: Tensor, x_noisy: Tensor, weights: Tensor, watched: Sequence[float] | None = None
     ) -> Unrolled:
-        if self.replayed and self.replays(state):  # step by step
+        if not self.in_larger_graph and self.replays(state):
             return super().run(state, x, x_noisy, weights, watched)
         self.renew(state.theta)
         self.hold(len(x_noisy))
