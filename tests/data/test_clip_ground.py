@@ -43,6 +43,20 @@ def test_balls_on_a_textured_ground_with_a_moving_shadow() -> None:
         assert (shadow & (masks[t] > 0)).sum() < 0.1 * (masks[t] > 0).sum()
 
 
+def test_a_grey_clip_is_the_same_in_one_channel_and_in_three() -> None:
+    """A palette or a video file gives three; grey objects are no shadows then either."""
+    clip, _ = balls(60, colour=True)
+    grey = clip.mean(axis=3).round().astype(np.uint8)
+    one, three = Fitting(60, 80, "grey", "resize"), LOOK
+    found = []
+    for look, frames in ((one, grey[..., None]), (three, grey[..., None].repeat(3, axis=3))):
+        learned = ground.learn(ground.sampled(look.unit_frame(frame, "") for frame in frames))
+        found.append([learned.foreground(look.unit_frame(frame, "")) for frame in frames[::6]])
+    for (there, shadow), (others, other_shadow) in zip(*found, strict=True):
+        assert iou(others, there) > 0.99
+        assert not (shadow | other_shadow).any()
+
+
 def test_things_that_stand_still_on_one_colour_are_no_ground() -> None:
     clip, masks = balls(30)
     clip[:, 5:15, 5:15] = 120  # never moves

@@ -58,14 +58,25 @@ def test_frames_without_anything_to_see(tmp_path: Path) -> None:
 
 
 def test_one_component_that_owns_everything(tmp_path: Path) -> None:
-    said = watched(tmp_path, np.stack([BARS] * 3), components=1).warnings("clip.npy")
+    said = watched(tmp_path, np.stack([BARS] * 12), components=1).warnings("clip.npy")
     assert "one component owns everything" in said
     assert said[-1].startswith("this model does not know this clip (it explains 50% of the foreground pixels")
-    help = "train on it (nem adapt clip.npy --from sprites), or try --model sprites"
-    assert said[-1].endswith(f"{help}, or try --background median")
-    for frames, more in ((3, ""), (8, ", or try --background flat")):  # too few to tell; black and white already
+    adapt, other = "train on it (nem adapt clip.npy --from sprites), or ", "try --model sprites"
+    assert said[-1].endswith(f"): {adapt}{other}, or try --background median")
+    # of few frames: too few to tell their ground; black and white already, and too few to train on; enough
+    for frames, help in ((3, other), (11, other + ", or try --background flat"), (12, adapt + other)):
         said = watched(tmp_path, np.stack([BARS] * frames), components=1, background="auto").warnings("clip.npy")
-        assert said[-1].endswith(help + more)
+        assert f"): {help}" in said[-1]
+
+
+def test_starts_of_a_single_image_that_disagree(tmp_path: Path) -> None:
+    """Chance alone tells them apart; of a clip it is one more sign that the model does not know it."""
+    for frames, told in ((1, "starts disagree: look at the result, or try more --starts"),
+                         (3, "this model does not know this clip (starts disagree): try --model sprites")):  # fmt: skip
+        watch = watched(tmp_path, np.stack([BARS] * frames))
+        assert not any("starts disagree" in line for line in watch.warnings("clip.npy"))
+        watch._segmentation.stream.agreement[:] = [0.4]
+        assert any(line.startswith(told) for line in watch.warnings("clip.npy"))
 
 
 def test_what_a_model_explains_is_held_against_what_it_usually_explains(tmp_path: Path) -> None:

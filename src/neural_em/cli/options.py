@@ -38,7 +38,7 @@ Data = Annotated[Path | None, option("Your own data: HDF5, array, image, video, 
 Masks = Annotated[Path | None, option("True groups of your own data, for scores.")]
 Rollout = Annotated[int, option("Extra steps without input, on the model's own predictions.")]
 Seed = Annotated[int, option("Seed of the starts and of the noise.")]
-Size = Annotated[int | None, option("Sequences to score.", "an earlier evaluation's, or 500")]
+Size = Annotated[int | None, option("Sequences to score.", "all, if an evaluation of all is there, or 500")]
 Changes = Annotated[list[str] | None, assignments("Any other field of generated data, such as data.most_objects=6")]
 STEPS = "one a frame; images and --static: the model's"
 INTERRUPTED = 130  # what a shell expects after Ctrl-C

@@ -66,10 +66,10 @@ class Ground:
     def _shaded(self, frame: Picture) -> Mask:
         """Where a frame has the ground's own colour, only darker, or brighter where a shadow was learned with it.
 
-        Grey pixels cannot tell a shadow from an object.
+        A grey frame cannot tell a shadow from an object, whether it has one channel or three.
         """
         bright = (self.picture**2).sum(axis=0)
-        if len(frame) == 1:
+        if np.ptp(frame, axis=0).max() <= _LEAST:
             return np.zeros(frame.shape[1:], np.bool_)
         share = (frame * self.picture).sum(axis=0) / np.maximum(bright, 1e-6)
         rest = np.abs(frame - share * self.picture).max(axis=0)

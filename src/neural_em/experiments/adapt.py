@@ -20,13 +20,14 @@ from neural_em.files import absolute, existing
 from neural_em.model import BaseConfig, Model
 from neural_em.presets import Experiment
 from neural_em.segment import usual_channels
+from neural_em.segment.choice import ADAPTABLE
 from neural_em.storage.pretrained import Card, find_model
 from neural_em.training import TrainingConfig
 from neural_em.training import device as devices
 from neural_em.training.step import TrainingStep
 
 USUAL = "flying-shapes"
-_FRAMES, _FEWEST = 21, 12  # of a window; of a clip
+_FRAMES = 21  # of a window
 _WINDOWS = 48  # about so many, however long the clip is
 _EPOCHS, _PATIENCE = 60, 10
 _FORWARD = 0.35  # of a training step's time is a look at a held-out batch
@@ -73,8 +74,8 @@ def plan(
         raise NeuralEMError(f"{path}: these data have splits of their own; use nem train --data")
     clips = open_clips(path, None if masks is None else existing(masks))
     lengths = [each.count() for each in clips]
-    if min(lengths) < _FEWEST:
-        refuse(str(path), f"a clip of at least {_FEWEST} frames", min(lengths))
+    if min(lengths) < ADAPTABLE:
+        refuse(str(path), f"a clip of at least {ADAPTABLE} frames", min(lengths))
     data, seen = _look(clips, card.config)
     data = replace(_cut(data, lengths), path=absolute(clip), masks=None if masks is None else absolute(masks))
     training = TrainingConfig(components=number, batch_size=4, seed=seed, patience=_PATIENCE, tensorboard=False)

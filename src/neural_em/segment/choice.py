@@ -8,6 +8,7 @@ from neural_em.data.fitting import Fitting, unit
 from neural_em.data.sources import Source
 
 SILHOUETTES, OBJECTS = "flying-shapes", "sprites"
+ADAPTABLE = 12  # frames of a clip that a model can be adapted to, at least
 _SIDE = 28  # pixels of the silhouettes' frames
 _LOOKED_AT = 20  # frames in which something has to be seen
 
@@ -32,4 +33,4 @@ def usual_model(clip: Source, grey: bool = False) -> tuple[str, str]:
             if (back & white).sum() >= 0.95 * (back | white).sum():
                 return SILHOUETTES, f"white figures on black, drawn on {_SIDE} x {_SIDE} pixels or fewer"
             break
-    return OBJECTS, "objects of any look"
+    return OBJECTS, "simple objects, grey or in colour"

@@ -17,12 +17,13 @@ from neural_em.model.inference import infer
 from neural_em.model.mixture import foreground
 from neural_em.randomness import keys
 from neural_em.runs.find import TrainedRun
-from neural_em.segment.choice import OBJECTS
+from neural_em.segment.choice import ADAPTABLE, OBJECTS
 from neural_em.segment.clip import Segmentation, Segmented
 from neural_em.segment.pixels import explained, prior_of
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
 _SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know what is usual
+_DISAGREE = "starts disagree"
 _KNOWN = 0.5  # of what a model usually explains: less means that it does not know a clip
 
 
@@ -108,14 +109,20 @@ class Watch:
         if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
             said.append("one component owns everything")
         doubts = self._doubts(found)
-        if doubts and found["foreground"]:
+        if frames == 1 and doubts == [_DISAGREE]:  # nothing but chance tells starts of a single image apart
+            said.append(f"{_DISAGREE}: look at the result, or try more --starts")
+        elif doubts and found["foreground"]:
             followed = "" if self._segmentation.scene is None else "; the objects are followed without it"
-            said.append(f"this model does not know this clip ({', '.join(doubts)}): {self._help(source)}{followed}")
+            tries = self._help(source)
+            advice = f": {tries}" if tries else ""
+            said.append(f"this model does not know this clip ({', '.join(doubts)}){advice}{followed}")
         return said
 
     def _help(self, source: str) -> str:
         """What to do about a clip that the model does not know."""
-        tries = [f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})"]
+        tries = []
+        if len(self._rows) >= ADAPTABLE:
+            tries.append(f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})")
         if self._segmentation.model.config.prior == 0:
             tries.append(f"try --model {OBJECTS}")
         if self._segmentation.choice == CLEAR:
@@ -130,7 +137,7 @@ class Watch:
         doubts = {
             f"it explains {found['explained']:.0%} of the foreground pixels": found["explained"] < least,
             f"the loss is {ratio or 0:.1f} times its usual": ratio is not None and ratio > 3,
-            "starts disagree": agreement is not None and agreement < 0.5,
+            _DISAGREE: agreement is not None and agreement < 0.5,
         }
         return [doubt for doubt, holds in doubts.items() if holds]
 
