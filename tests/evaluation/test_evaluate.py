@@ -16,6 +16,7 @@ from neural_em.errors import NeuralEMError
 from neural_em.evaluation import EvaluationConfig, evaluate
 from neural_em.evaluation.evaluate import start_keys
 from neural_em.evaluation.results import read_json, write_json
+from neural_em.evaluation.summary import result_table
 from neural_em.model import ModelConfig, NeuralEM
 from tests.evaluation.stubs import (
     CONFIG,
@@ -285,6 +286,7 @@ def test_the_error_where_balls_meet_is_counted_apart() -> None:
     assert sum(result.curves["relational_later"].count) > 5
     ahead = evaluate(model, data, EvaluationConfig(3, steps=2, rollout=3)).rollout
     some = met.flatten(2).any(dim=2).sum(dim=1).tolist()
+    assert f"at the last step balls met in {some[5]} of 12 sequences" in result_table(result)
     assert list(ahead["relational"].count) == some[3:]
     assert list(ahead["relational_later"].count) == some[2:5]
     still = evaluate(model, data, EvaluationConfig(3, steps=2, static=True)).curves

@@ -139,4 +139,4 @@ def test_scores_with_background_and_by_the_number_of_objects() -> None:
     assert from_dict(to_dict(wrong)) == wrong
     text = result_table(wrong)
     assert "with background" in text
-    assert "objects  sequences" in text
+    assert "objects seen  sequences" in text

@@ -105,7 +105,10 @@ def result_table(result: Result) -> str:
         shown = [name for name in ("ami_max", "ari", "iou") if name in result.last_step]
         rows = [[number, str(scores["total"].count), *(_mean(scores.get(name)) for name in shown)]
                 for number, scores in result.by_objects.items()]  # fmt: skip
-        lines.append(_table(["objects", "sequences", *(TITLES[name] for name in shown)], rows))
+        lines.append(_table(["objects seen", "sequences", *(TITLES[name] for name in shown)], rows))
+    if "relational" in names:
+        met = result.last_step["relational"].count
+        lines.append(f"at the last step balls met in {met:,} of {_counted(result.sequences, 'sequence')}")
     if result.probe:
         rows = [[f"{name}, {found.score}", _text(found.linear), _text(found.network), f"{found.objects:,}"]
                 for name, found in result.probe.items()]  # fmt: skip

@@ -117,7 +117,7 @@ class Segmentation(Iterator[Segmented]):
             "every frame is an image of its own": config.separate,
             "--invert or --threshold says what is seen": config.invert or config.threshold != 0.5,
             "the model has learned its own": self.model.config.prior == "background",
-            "frames that come as they are seen cannot be looked at before": once,
+            "a stream cannot be looked at beforehand": once,
         }
         chosen = next((why for why, holds in reasons.items() if holds), None)
         self.choice = f"none: {chosen}" if chosen else "none"
