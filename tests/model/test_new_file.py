@@ -30,8 +30,6 @@ SETTINGS = (
     "data.train_size=16", "data.validation_size=8", "training.batch_size=8", "training.epochs=1", "model.theta_size=8",
     "model.m_step=momentum", "model.convolutions=[]", "model.hidden=0", "model.layer_norm=false",
 )  # fmt: skip
-
-
 LAYERS, ENTRY = "from neural_em.model.networks import", '"relational": RelationalMStep'
 
 
