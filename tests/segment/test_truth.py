@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,10 @@ def test_one_component_that_owns_everything(tmp_path: Path) -> None:
     for frames, help in ((3, other), (11, clear), (12, adapt + clear)):
         said = watched(tmp_path, np.stack([BARS] * frames), components=1, background="auto").warnings("clip.npy")
         assert said[-1].endswith(f"): {help}")
+    watch = watched(tmp_path, np.stack([BARS] * 3), components=1, background="auto")
+    model = watch._segmentation.model
+    model.config = dataclasses.replace(model.config, prior=0.5)  # such a model is not compared with sprites
+    assert watch.warnings("clip.npy")[-1].endswith("(it explains 50% of the foreground pixels)")  # nothing to advise
 
 
 def test_starts_of_a_single_image_that_disagree(tmp_path: Path) -> None:
