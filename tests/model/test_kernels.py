@@ -24,7 +24,7 @@ from neural_em.model import ModelConfig, NeuralEM, NoiseConfig
 from neural_em.model.fast import accelerate, kernels, twin
 from neural_em.model.fast.activation import FastActivation
 from neural_em.model.fast.gathering import StepMemory
-from neural_em.model.fast.kernels import assignment, window
+from neural_em.model.fast.kernels import assignment, pairs, window
 from neural_em.model.networks import Activation
 from neural_em.model.window import windowed
 
@@ -50,7 +50,7 @@ CASES = {
     "masked, in windows, through gamma": replace(MASKED, gamma_gradient=True),
     "grey, in windows": replace(GREY, window=0.4),
 }
-KERNELS = ("Activation", "Assignment", "MaskedDifference", "ToFeatures", "ToImage", "Window")
+KERNELS = ("Activation", "Assignment", "Heeded", "MaskedDifference", "ToFeatures", "ToImage", "Window")
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +101,26 @@ def assert_equal(config: ModelConfig, **how: Any) -> None:
 def test_they_equal_the_plain_path_in_float64(name: str, used: Counter[str]) -> None:
     assert_equal(CASES[name])
     e_step = name != "colour, background"  # that prior is not for the kernel
-    assert set(used) | {"Assignment", "Window"} == set(KERNELS)
+    assert set(used) | {"Assignment", "Heeded", "Window"} == set(KERNELS)
     assert used["Window"] == 2 * ("windows" in name)
+    assert used["Heeded"] == 2 * ("relational" in name)
     assert used["Assignment"] == 2 * e_step
     assert used["MaskedDifference"] == 2 - e_step  # the E-step makes the next step's delta
+
+
+@pytest.mark.parametrize("attention", [True, False])
+@pytest.mark.parametrize("K", [2, 4])
+def test_any_number_of_components_see_each_other(K: int, attention: bool, used: Counter[str]) -> None:
+    assert_equal(replace(GREY, m_step="relational", attention=attention), B=3, K=K)
+    assert used["Heeded"] == 2 * attention
+
+
+def test_more_pairs_than_a_program_holds_go_the_plain_way(used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "LARGEST", 16)  # of a theta of five, filled up to eight: two others
+    assert_equal(CASES["grey, relational"], B=2, K=3)
+    assert used["Heeded"] == 2
+    assert_equal(CASES["grey, relational"], B=2, K=4)
+    assert used["Heeded"] == 2
 
 
 @pytest.mark.parametrize("name", ["grey, through gamma", "colour, through gamma", "masked, of one colour, in windows"])

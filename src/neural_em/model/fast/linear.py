@@ -172,6 +172,49 @@ class FastPairs(Linear):
         return torch.cat([long_product(own, x), long_product(other, x)], dim=1), own.sum(0)
 
 
+class FusedPairs(Linear):
+    """The same with kernels for the pairs: one product, of both halves of the weight, and no other copy of a pair."""
+
+    more_axes = 1
+
+    def __init__(self, layer: nn.Module, kernels: Any) -> None:
+        super().__init__(layer)
+        self.kernels = kernels
+
+    def ready(self) -> tuple[Tensor, ...]:
+        """The halves of the weight under each other, and the bias."""
+        return self.typed(torch.cat(self.layer.weight.chunk(2, dim=1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 3 or not self.kernels.pairs_fit(x.shape[1], x.shape[2]):
+            return self.layer(x.to(self.layer.weight.dtype)).to(x.dtype)
+        parts, tape = self.held or self.made_ready()
+        return JoinedPairs.apply(self.kernels, tape, x.to(parts[0].dtype), *parts)
+
+    def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        return long_product(gradient, x), gradient[:, : x.shape[1]].sum(0)
+
+
+class JoinedPairs(torch.autograd.Function):
+    """One use of fused pairs."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Any, tape: Tape | None, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.kernels, ctx.tape = kernels, tape
+        ctx.save_for_backward(x, weight)
+        pairs: Tensor = kernels.join(x @ weight.T, bias)
+        return pairs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        halves = ctx.kernels.part(gradient)
+        if ctx.tape is not None:
+            ctx.tape.add(x.flatten(0, 1), halves.flatten(0, 1))
+        return None, None, halves @ weight, None, None
+
+
 def constant(table: Any, like: Tensor) -> Tensor:
     """The table as a tensor, of the type and on the device of ``like``."""
     with torch.inference_mode(False):  # what is made in that mode cannot be trained with

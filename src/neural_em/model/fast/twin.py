@@ -28,7 +28,7 @@ from neural_em.model.fast.convolutions import (
     FastUpConvolution,
 )
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
-from neural_em.model.fast.linear import FastDense, FastPairs, Linear, Twin
+from neural_em.model.fast.linear import FastDense, FastPairs, FusedPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
 from neural_em.model.relational import Interaction, Pairs, RelationalMStep
@@ -48,6 +48,22 @@ class FastGradientMStep(GradientMStep):
         delta = delta.permute(0, 2, 3, 1).flatten(1)
         dense: Any = self.decoder.dense[0]
         return s * (1 - s) * (delta @ dense.layer.weight)
+
+
+class FastInteraction(Interaction):
+    """Components that see each other, with a kernel for what each heeds."""
+
+    kernels: Any
+
+    def forward(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The attention that is given back is empty: nothing on the fast path reads it."""
+        B, K, M = theta.shape
+        if self.attend is None or not self.kernels.pairs_fit(K, M) or torch.compiler.is_exporting():
+            return super().forward(theta)
+        encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
+        core = self.core(self.pair(encoded).flatten(0, 2))
+        effect = self.kernels.Heeded.apply(self.effect(core).view(B, K, K - 1, M), self.attend(core).view(B, K, K - 1))
+        return encoded, effect, theta.new_empty(B, K, 0)
 
 
 class FastNeuralEM(NeuralEM):
@@ -77,7 +93,7 @@ class FastNeuralEM(NeuralEM):
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
             self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
             below = list(self.fast[0].modules())[1:]
-            self.covered = all(isinstance(each, Twin) or as_built(each, *NETWORKS) for each in below)
+            self.covered = all(isinstance(each, Twin) or as_built(each, FastInteraction, *NETWORKS) for each in below)
             self.made_of, self.graphs, self.recorder = made_of, {}, None
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -246,6 +262,8 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
     """A copy of the module, on the same parameters, with fast layers below it."""
     twin = copy.copy(module)
     twin._modules = {name: replacement(child, kernels) for name, child in module._modules.items()}
+    if kernels and type(module) is Interaction:
+        vars(twin)["kernels"], twin.__class__ = kernels, FastInteraction
     return twin
 
 
@@ -266,7 +284,7 @@ def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     """The fast twin of a known layer, by what comes before and after it, as far as that is known."""
     if type(layer) in (Dense, Pairs):
-        return (FastDense if type(layer) is Dense else FastPairs)(layer)
+        return FastDense(layer) if type(layer) is Dense else FusedPairs(layer, kernels) if kernels else FastPairs(layer)
     if type(layer) is Activation:
         return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution
