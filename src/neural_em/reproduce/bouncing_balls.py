@@ -25,17 +25,17 @@ _FREE = frozenset({"data.train_size", "training.learning_rate", "training.schedu
 _AS_TRAINED = Evaluation(steps=WITH_INPUT, rollout=AHEAD, size=SEQUENCES)
 
 
-def _balls(preset: str, components: int | None) -> Training:
-    more = replace(_AS_TRAINED, objects=6, components=components, changes=("data.most_objects=8",))
-    return Training(preset, preset, {}, {FOUR: _AS_TRAINED, MORE: more}, _FREE)
+def _balls(preset: str) -> Training:
+    four = replace(_AS_TRAINED, objects=4, changes=("data.most_objects=4",))
+    return Training(preset, preset, {}, {FOUR: four, MORE: replace(_AS_TRAINED, objects=6)}, _FREE)
 
 
 TRAININGS: dict[str, Training] = {
     training.name: training
     for training in (
-        _balls("bouncing-balls", 8),
-        _balls("bouncing-balls-rnn-em", 8),
-        _balls("bouncing-balls-rnn", None),
+        _balls("bouncing-balls"),
+        _balls("bouncing-balls-rnn-em"),
+        _balls("bouncing-balls-rnn"),
         Training("curtain", "curtain", {}, {CURTAIN: _AS_TRAINED}, _FREE),
     )
 }
