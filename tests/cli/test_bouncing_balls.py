@@ -35,7 +35,7 @@ def test_one_of_the_models_and_what_its_evaluations_say(run_nem: Run) -> None:
     found = [json.loads(path.read_text()) for path in (RUNS / "bouncing-balls" / "seed-0" / "evaluations").glob("*")
              if path.suffix == ".json"]  # fmt: skip
     four, more = sorted(found, key=lambda each: each["settings"]["data"]["objects"])
-    assert (four["settings"]["components"], more["settings"]["components"]) == (5, 8)
+    assert (four["settings"]["components"], more["settings"]["components"]) == (8, 8)
     assert (more["settings"]["data"]["objects"], more["settings"]["data"]["most_objects"]) == (6, 8)
     for part, result in zip(text().split("## ")[1:3], (four, more), strict=True):
         mean, last = result["mean_over_steps"], result["last_step"]
@@ -85,8 +85,9 @@ def test_all_four_at_toy_size(run_nem: Run) -> None:
 TINY = [
     "train", "bouncing-balls", "--device", "cpu", "--components", 3, "--train-size", 8, "--batch-size", 8,
     "--epochs", 1, "--set", "data.frames=5", "--set", "training.steps=3", "--set", "data.height=16",
-    "--set", "data.width=16", "--set", "data.radii=[2,3]", "--set", "data.objects=2", "--set", "data.validation_size=4",
-    "--set", "data.test_size=6", "--set", "model.theta_size=8", "--set", "model.convolutions=[4]",
+    "--set", "data.width=16", "--set", "data.radii=[2,3]", "--set", "data.objects=2", "--set", "data.most_objects=2",
+    "--set", "data.validation_size=4", "--set", "data.test_size=6", "--set", "model.theta_size=8",
+    "--set", "model.convolutions=[4]",
     "--set", "model.hidden=10", "--set", "training.tensorboard=false",
 ]  # fmt: skip
 
