@@ -24,7 +24,7 @@ from neural_em.model import ModelConfig, NeuralEM, NoiseConfig
 from neural_em.model.fast import accelerate, kernels, twin
 from neural_em.model.fast.activation import FastActivation
 from neural_em.model.fast.gathering import StepMemory
-from neural_em.model.fast.kernels import assignment, pairs, window
+from neural_em.model.fast.kernels import activation, assignment, pairs, window
 from neural_em.model.networks import Activation
 from neural_em.model.window import windowed
 
@@ -133,6 +133,14 @@ def test_single_steps_equal_the_plain_ones(name: str, used: Counter[str]) -> Non
 def test_a_sample_may_be_shared_out_among_programs(name: str, singly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "PROGRAM", 64)
     assert_equal(replace(CASES[name], convolutions=()), singly=singly, B=2, K=3)
+
+
+@pytest.mark.parametrize("name", ["grey", "colour"])
+@pytest.mark.parametrize("chunk", [8, 32])  # pixels: one or four of eight channels, whose last chunk may be cut off
+def test_activations_may_go_back_in_chunks(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "WHOLE", 8)
+    monkeypatch.setattr(activation, "CHUNK", chunk)
+    assert_equal(replace(CASES[name], height=12, width=20))
 
 
 def masked_step(model: Any, K: int, coming: bool, spread: float = 1.0) -> list[torch.Tensor]:

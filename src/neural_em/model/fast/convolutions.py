@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.fast.linear import ON_ARM, Linear, constant, long_product
+from neural_em.model.fast.linear import ON_ARM, Linear, constant
 
 
 class FastConvolution(Linear):
@@ -178,9 +178,7 @@ class FastFirst(Linear):
         return self.kernels.ToFeatures.apply(x, *parts, tape, self.dtype or x.dtype)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
-        patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
-        return (long_product(patches, rows)[: len(parts[0])].to(parts[0].dtype),)
+        return (self.kernels.to_weight(x, gradient, self.kernels.FIRST).to(parts[0].dtype),)
 
 
 class FastLast(Linear):
@@ -205,9 +203,8 @@ class FastLast(Linear):
         return self.kernels.ToImage.apply(x, *parts, tape)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = x.permute(0, 2, 3, 1).flatten(0, 2)
-        weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
-        return weight[: len(parts[0])].to(parts[0].dtype), gradient.sum(dim=(0, 2, 3))
+        weight = self.kernels.to_weight(gradient, x, self.kernels.LAST)
+        return weight.to(parts[0].dtype), gradient.sum(dim=(0, 2, 3))
 
 
 class FastFolded(FastLast):

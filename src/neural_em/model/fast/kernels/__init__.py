@@ -8,11 +8,11 @@ E-step and losses are not.
 from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
-from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
+from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, to_weight
 from neural_em.model.fast.kernels.pairs import Heeded, join, pairs_fit, part
 from neural_em.model.fast.kernels.window import Window
 
 __all__ = [
     "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "Heeded", "MaskedDifference", "ToFeatures", "ToImage",
-    "Window", "fits", "join", "pairs_fit", "part", "patches", "row_fits", "uniform",
+    "Window", "fits", "join", "pairs_fit", "part", "row_fits", "to_weight", "uniform",
 ]  # fmt: skip

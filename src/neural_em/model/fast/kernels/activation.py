@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from neural_em.model.networks import EPSILON
 
 LARGEST = 32768  # numbers of one sample that one program can hold
+WHOLE, CHUNK = 4096, 2048  # on the way back a program holds a sample of so many at once, and of a larger one chunks
 _EPSILON = tl.constexpr(EPSILON)
 ELU, RELU, SIGMOID = (tl.constexpr(i) for i in range(3))
 TANH = tl.constexpr(4)
@@ -24,9 +25,12 @@ def row_fits(x: Tensor, phases: bool) -> bool:
 
 
 @triton.jit
-def _places(P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.constexpr):
-    """Where a tile (PB,CB) of one sample lies in the input, and where in the output, whose phases are interleaved."""
-    p = tl.arange(0, PB)[:, None]
+def _places(start, P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.constexpr):
+    """Where a tile (PB,CB) of one sample, from the pixel ``start`` on, lies in the input and in the output.
+
+    The output's phases are interleaved.
+    """
+    p = start + tl.arange(0, PB)[:, None]
     c = tl.arange(0, CB)[None, :]
     inside = (p < P) & (c < C)
     q = p
@@ -44,7 +48,7 @@ def _activation_forward(
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
+    source, target, c, inside = _places(0, P, C, WIDTH, PB, CB, PHASES)
     v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
@@ -71,23 +75,21 @@ def _activation_forward(
 
 
 @triton.jit
-def _activation_backward(
-    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
-    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
+def _gradient_at(
+    start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    source, target, c, inside = _places(P, C, WIDTH, PB, CB, PHASES)
-    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
+    """Of a sample's pixels from ``start`` on: where they lie, x, x normalised, and the gradient before scale."""
+    source, target, c, inside = _places(start, P, C, WIDTH, PB, CB, PHASES)
+    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(m.dtype)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
-    r = tl.load(deviation + n)
-    h = tl.where(inside, (v - tl.load(mean + n)) * r, 0.0)
+    h = tl.where(inside, (v - m) * r, 0.0)
     z = h
     if AFFINE:
-        s = tl.load(scale + c, mask=c < C, other=0.0)
-        z = h * s + tl.load(offset + c, mask=c < C, other=0.0)
-    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(mean.dtype.element_ty)
+        z = h * tl.load(scale + c, mask=c < C, other=0.0) + tl.load(offset + c, mask=c < C, other=0.0)
+    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(m.dtype)
     if KIND == ELU:
         g = tl.where(z > 0, g, g * tl.exp(z))
     elif KIND == RELU:
@@ -98,21 +100,59 @@ def _activation_backward(
     elif KIND == TANH:
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
         g = g * (1.0 - z * z)
+    return source, inside, v, h, g
+
+
+@triton.jit
+def _activation_backward(
+    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
+    WHOLE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    m, r = tl.load(mean + n), tl.load(deviation + n)
     channel = tl.arange(0, CB)
-    along, total = tl.sum(g * h, axis=0), tl.sum(g, axis=0)
+    if WHOLE:
+        source, inside, v, h, g = _gradient_at(
+            0, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+        )  # fmt: skip
+        along, total = tl.sum(g * h, axis=0), tl.sum(g, axis=0)
+    else:  # a few pixels at a time, read twice: so many programs fit side by side, and some compute while others wait
+        along_each = tl.zeros((PB, CB), m.dtype)
+        total_each = tl.zeros((PB, CB), m.dtype)
+        for start in range(0, P, PB):
+            _, _, _, h, g = _gradient_at(
+                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+            )  # fmt: skip
+            along_each += g * h
+            total_each += g
+        along, total = tl.sum(along_each, axis=0), tl.sum(total_each, axis=0)
+    s = 1.0
     if AFFINE:  # this sample's part of the gradients of scale and offset
         tl.store(parts + n * R * C + channel, along, mask=channel < C)
         tl.store(parts + (n * R + 1) * C + channel, total, mask=channel < C)
         each = tl.load(scale + channel, mask=channel < C, other=0.0)
-        along, total, g = along * each, total * each, g * s
+        along, total, s = along * each, total * each, each[None, :]
     a, b = tl.sum(total, axis=0) / (P * C), tl.sum(along, axis=0) / (P * C)
-    g = tl.where(inside, (g - a - h * b) * r, 0.0)
-    if STATE:
-        state = 1.0 / (1.0 + tl.exp(-v))
-        g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
-    tl.store(gx + n * P * C + source, g, mask=inside)
-    if BIAS:
-        tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
+    if WHOLE:
+        g = tl.where(inside, (g * s - a - h * b) * r, 0.0)
+        if STATE:
+            state = 1.0 / (1.0 + tl.exp(-v))
+            g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
+        tl.store(gx + n * P * C + source, g, mask=inside)
+        if BIAS:
+            tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
+    else:
+        bias_each = tl.zeros((PB, CB), m.dtype)
+        for start in range(0, P, PB):
+            source, inside, _, h, g = _gradient_at(
+                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+            )  # fmt: skip
+            g = tl.where(inside, (g * s - a - h * b) * r, 0.0)
+            tl.store(gx + n * P * C + source, g, mask=inside)
+            bias_each += g
+        if BIAS:
+            tl.store(parts + (n * R + 2) * C + channel, tl.sum(bias_each, axis=0), mask=channel < C)
 
 
 class Activation(torch.autograd.Function):
@@ -158,9 +198,13 @@ class Activation(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
         gx: Tensor = ctx.rows.take(tuple(x.shape), x)
         parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
+        settings, CB = ctx.settings, ctx.settings["CB"]
+        whole = P == 1 or settings["PB"] * CB <= WHOLE
+        if not whole:
+            settings = {**settings, "PB": max(1, CHUNK // CB), "num_warps": 8}
         _activation_backward[(N,)](
             gradient, None if g_state is None else g_state.contiguous(), x, bias, scale, offset, mean, deviation, gx,
-            parts, parts.shape[1], P, C, width, **ctx.settings,
+            parts, parts.shape[1], P, C, width, **settings, WHOLE=whole,
         )  # fmt: skip
         if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)

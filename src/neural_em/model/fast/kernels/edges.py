@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
-_PIXELS = 32  # small pixels of one program
+_PIXELS, _WARPS = 64, 4  # small pixels that a program has at once
+_PROGRAMS = 1056  # eight for each multiprocessor of an H200
 
 
 @triton.jit
@@ -42,46 +43,73 @@ def _to_features(
 
 
 @triton.jit
-def _to_image(
-    y, weight, bias, x, H, W, h, w, F,
-    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
-    BIAS: tl.constexpr, PB: tl.constexpr, FB: tl.constexpr, OB: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    f = tl.arange(0, FB)
-    i, j = p // w, p % w
-    o = tl.arange(0, OB)[None, :]  # of which 4 * C are used: the image pixels (2i, 2j) and its three neighbours
+def _taps(a, weight, b, f, o, F, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, HALF: tl.constexpr):
+    """What the features of the row i + a - 1, three small pixels of it, bring to the pixels ``o`` of the image."""
     phase, c = o // C, o % C
-    total = tl.zeros([PB, OB], dtype=x.dtype.element_ty)
-    for a in tl.static_range(3):  # the small pixels around: (i + a - 1, j + b - 1)
-        for b in tl.static_range(3):
-            k, m = i + a - 1, j + b - 1
-            inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w)
-            tile = tl.load(y + (n * h * w + k * w + m) * F + f[None, :], mask=inside & (f < F)[None, :], other=0.0)
-            row, column = PAD + 2 - 2 * a + phase // 2, PAD + 2 - 2 * b + phase % 2  # the place in the patch
-            held = (o < 4 * C) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & (f < F)[:, None]
-            taps = tl.load(weight + ((row * K + column) * C + c) * F + f[:, None], mask=held, other=0.0)
-            if HALF:
-                taps = taps.to(tl.bfloat16)
-            total += tl.dot(tile, taps, input_precision=PRECISION)
-    if BIAS:
-        total += tl.load(bias + c)
-    at = ((n * H + 2 * i + phase // 2) * W + 2 * j + phase % 2) * C + c
-    tl.store(x + at, total, mask=(p < h * w) & (o < 4 * C))
+    row, column = PAD + 2 - 2 * a + phase // 2, PAD + 2 - 2 * b[:, None] + phase % 2  # the place in the patch
+    held = (o < 4 * C) & (row >= 0) & (row < K) & (column >= 0) & (column < K) & ((b < 3) & (f < F))[:, None]
+    taps = tl.load(weight + ((row * K + column) * C + c) * F + f[:, None], mask=held, other=0.0)
+    return taps.to(tl.bfloat16) if HALF else taps
 
 
 @triton.jit
-def _unfold(
-    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
-):
-    n = tl.program_id(0).to(tl.int64)
-    e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # of (h, w, ROW)
-    tap, c, pixel = e % ROW // C, e % ROW % C, e // ROW
-    i, j = 2 * (pixel // w) + tap // K - PAD, 2 * (pixel % w) + tap % K - PAD
-    inside = (e < h * w * ROW) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    v = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
-    tl.store(columns + n * h * w * ROW + e, v, mask=e < h * w * ROW)
+def _row(a, y, p, b, f, taps, h, F, w: tl.constexpr, PRECISION: tl.constexpr):
+    """The part of the row i + a - 1 around each small pixel p in its image pixels."""
+    k, m = p // w + a - 1, p % w + b[None, :] - 1
+    inside = (p < h * w) & (k >= 0) & (k < h) & (m >= 0) & (m < w) & ((b < 3) & (f < F))[None, :]
+    features = tl.load(y + (k * w + m) * F + f[None, :], mask=inside, other=0.0)
+    return tl.dot(features, taps, input_precision=PRECISION)
+
+
+@triton.jit
+def _to_image(
+    y, weight, bias, x, BLOCKS, PER, H, W, h, F, w: tl.constexpr,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    BIAS: tl.constexpr, PB: tl.constexpr, FB: tl.constexpr, OB: tl.constexpr,
+):  # fmt: skip
+    e = tl.arange(0, 4 * FB)  # of (4, FB): the features of three small pixels in a row, one after another in memory
+    b, f = e // FB, e % FB
+    o = tl.arange(0, OB)[None, :]  # of which 4 * C are used: the image pixels (2i, 2j) and its three neighbours
+    above = _taps(0, weight, b, f, o, F, C, K, PAD, HALF)
+    beside = _taps(1, weight, b, f, o, F, C, K, PAD, HALF)
+    below = _taps(2, weight, b, f, o, F, C, K, PAD, HALF)
+    for block in range(tl.program_id(0), BLOCKS, tl.num_programs(0)):
+        n = (block // PER).to(tl.int64)
+        p = (block % PER * PB + tl.arange(0, PB))[:, None]
+        here = y + n * h * w * F
+        total = _row(0, here, p, b, f, above, h, F, w, PRECISION)
+        total += _row(1, here, p, b, f, beside, h, F, w, PRECISION)
+        total += _row(2, here, p, b, f, below, h, F, w, PRECISION)
+        if BIAS:
+            total += tl.load(bias + o % C)
+        at = ((2 * (p // w) + o // C // 2) * W + 2 * (p % w) + o // C % 2) * C + o % C
+        tl.store(x + n * H * W * C + at, total, mask=(p < h * w) & (o < 4 * C))
+
+
+@triton.jit
+def _to_weight(
+    x, y, parts, BLOCKS, PER, H, W, h, F, w: tl.constexpr,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    PB: tl.constexpr, TB: tl.constexpr, FB: tl.constexpr,
+):  # fmt: skip
+    e = tl.arange(0, TB)[:, None]  # of (K, K, C)
+    tap, c = e // C, e % C
+    f = tl.arange(0, FB)[None, :]
+    total = tl.zeros([TB, FB], dtype=parts.dtype.element_ty)
+    for block in range(tl.program_id(0), BLOCKS, tl.num_programs(0)):
+        n = (block // PER).to(tl.int64)
+        p = block % PER * PB + tl.arange(0, PB)
+        i, j = 2 * (p // w)[None, :] + tap // K - PAD, 2 * (p % w)[None, :] + tap % K - PAD
+        inside = (p < h * w)[None, :] & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+        patches = tl.load(x + n * H * W * C + (i * W + j) * C + c, mask=inside, other=0.0)
+        features = tl.load(
+            y + n * h * w * F + p[:, None] * F + f, mask=(p < h * w)[:, None] & (f < F), other=0.0
+        )  # fmt: skip
+        if HALF:
+            patches = patches.to(tl.bfloat16)
+        total += tl.dot(patches, features, input_precision=PRECISION)
+    at = tl.program_id(0).to(tl.int64) * TB * FB + e * FB + f
+    tl.store(parts + at, total)
 
 
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
@@ -96,29 +124,43 @@ def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
 def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: Patch) -> None:
     """Fills images x (N,C,2h,2w) from y (N,F,h,w), channels last in memory: the transpose of `to_features`."""
     (N, F, h, w), C = y.shape, x.shape[1]
-    _to_image[(N, triton.cdiv(h * w, _PIXELS))](
-        y, weight, bias, x, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch), BIAS=bias is not None,
+    blocks, each = _shared_out(N, h * w)
+    _to_image[(each,)](
+        y, weight, bias, x, *blocks, 2 * h, 2 * w, h, F, w=w, C=C, **_settings(y, F, patch), BIAS=bias is not None,
         OB=max(16, triton.next_power_of_2(4 * C)),
     )  # fmt: skip
 
 
+def to_weight(x: Tensor, y: Tensor, patch: Patch) -> Tensor:
+    """The sums over all images x (N,C,2h,2w) and all small pixels of patch times features y (N,F,h,w): (K*K*C,F)."""
+    x, y = (each.contiguous(memory_format=torch.channels_last) for each in (x, y))
+    (N, F, h, w), C = y.shape, x.shape[1]
+    blocks, each = _shared_out(N, h * w)
+    settings, taps = _settings(y, F, patch), patch[0] ** 2 * C
+    TB = max(16, triton.next_power_of_2(taps))
+    parts = x.new_empty(each, TB, settings["FB"])
+    _to_weight[(each,)](x, y, parts, *blocks, 2 * h, 2 * w, h, F, w=w, C=C, **settings, TB=TB)
+    return parts.sum(dim=0)[:taps, :F]
+
+
+def _shared_out(images: int, pixels: int) -> tuple[tuple[int, int], int]:
+    """Blocks of pixels in all and in an image, and among how many programs they are shared out evenly."""
+    per = triton.cdiv(pixels, _PIXELS)
+    return (images * per, per), triton.cdiv(images * per, triton.cdiv(images * per, _PROGRAMS))
+
+
 def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
     coarse = torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return {"K": patch[0], "PAD": patch[1], "PRECISION": "tf32" if coarse else "ieee",
-            "HALF": features.dtype == torch.bfloat16, "PB": _PIXELS, "FB": max(16, triton.next_power_of_2(F)),
-            "num_warps": 2}  # fmt: skip
-
-
-def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
-    """The patches of images x (N,C,2h,2w) as rows (N*h*w, K*K*C), filled up with zeros to a multiple of eight."""
-    x = x.contiguous(memory_format=torch.channels_last)
-    N, C, H, W = x.shape
-    h, w = H // 2, W // 2
-    row = -(-(patch[0] ** 2 * C) // 8) * 8
-    columns = x.new_empty(N * h * w, row, dtype=dtype)
-    grid = (N, triton.cdiv(h * w * row, 1024))
-    _unfold[grid](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
-    return columns
+    return {
+        "K": patch[0],
+        "PAD": patch[1],
+        "PRECISION": "tf32" if coarse else "ieee",
+        "HALF": features.dtype == torch.bfloat16,
+        "PB": _PIXELS,
+        "FB": max(16, triton.next_power_of_2(F)),
+        "num_warps": _WARPS,
+        "num_stages": 1,
+    }  # fmt: skip  (buffers for more would fill the shared memory)
 
 
 class ToFeatures(torch.autograd.Function):
