@@ -2,7 +2,7 @@
 
 import functools
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -112,8 +112,55 @@ class Use(torch.autograd.Function):
         return (None, None, back) + (None,) * (len(wanted) - 3)
 
 
+Lengths = tuple[int, int]  # of a row's part, as it is and filled up with zeros
+
+
+class Widened(torch.autograd.Function):
+    """A weight or bias whose last dimension, part after part, and first dimension are filled up with zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: int, parts: tuple[Lengths, ...], dtype: torch.dtype) -> Tensor:
+        columns = sum(width for _, width in parts)
+        wide = weight.new_zeros((rows, columns) if weight.dim() > 1 else columns, dtype=dtype)
+        for there, here in Widened.places(parts):
+            place = wide[: len(weight), there] if weight.dim() > 1 else wide[there]
+            place.copy_(weight[..., here])
+        ctx.parts, ctx.shape, ctx.dtype = parts, weight.shape, weight.dtype
+        return wide
+
+    @staticmethod
+    def places(parts: tuple[Lengths, ...]) -> Iterator[tuple[slice, slice]]:
+        """Where each part lies in the wide row and in the row as it is."""
+        there = here = 0
+        for length, width in parts:
+            yield slice(there, there + length), slice(here, here + length)
+            there, here = there + width, here + length
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradient[: ctx.shape[0]] if len(ctx.shape) > 1 else gradient
+        cut = [gradient[..., there] for there, _ in Widened.places(ctx.parts)]
+        return (cut[0] if len(cut) == 1 else torch.cat(cut, dim=-1)).to(ctx.dtype), None, None, None
+
+
 class FastDense(Linear):
     """Fully connected."""
+
+    rows: Lengths | None = None  # of the output, if weight and bias are filled up with zeros
+    parts: tuple[Lengths, ...] = ()  # of the input, likewise
+
+    def ready(self) -> tuple[Tensor, ...]:
+        """The weight and the bias, filled up with zeros where that is wanted."""
+        if self.rows is None:
+            return super().ready()
+        weight, bias = self.layer.weight, self.layer.bias
+        dtype = self.dtype or weight.dtype
+        wide = Widened.apply(weight, self.rows[1], self.parts, dtype)
+        if bias is None:
+            return (wide,)
+        full = self.rows[0] == self.rows[1]
+        return wide, bias.to(dtype) if full else Widened.apply(bias, 0, (self.rows,), dtype)
 
     def pack(self) -> None:
         """Puts a large weight that is held without gradients in the order in which oneDNN reads it fastest (x86)."""
@@ -181,13 +228,20 @@ class FusedPairs(Linear):
         super().__init__(layer)
         self.kernels = kernels
 
+    rows: Lengths | None = None  # of theta, if its rows are filled up with zeros
+
     def ready(self) -> tuple[Tensor, ...]:
         """The halves of the weight under each other, and the bias."""
-        return self.typed(torch.cat(self.layer.weight.chunk(2, dim=1)))
+        if self.rows is None:
+            return self.typed(torch.cat(self.layer.weight.chunk(2, dim=1)))
+        dtype = self.dtype or self.layer.weight.dtype
+        wide = Widened.apply(self.layer.weight, self.rows[1], (self.rows, self.rows), dtype)
+        return torch.cat(wide.chunk(2, dim=1)), Widened.apply(self.layer.bias, 0, (self.rows,), dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 3 or not self.kernels.pairs_fit(x.shape[1], x.shape[2]):
-            return self.layer(x.to(self.layer.weight.dtype)).to(x.dtype)
+            M, wide = self.rows or (x.shape[-1], x.shape[-1])
+            return F.pad(self.layer(x[..., :M].to(self.layer.weight.dtype)).to(x.dtype), (0, wide - M))
         parts, tape = self.held or self.made_ready()
         return JoinedPairs.apply(self.kernels, tape, x.to(parts[0].dtype), *parts)
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neural_em.errors import NeuralEMError
 from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
-from neural_em.model.fast import closed_form, graphs
+from neural_em.model.fast import closed_form, graphs, switches
 from neural_em.model.fast.activation import ACTIVATIONS, FastActivation, absorbs
 from neural_em.model.fast.convolutions import (
     FastConvolution,
@@ -31,7 +32,7 @@ from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import FastDense, FastPairs, FusedPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
-from neural_em.model.relational import Interaction, Pairs, RelationalMStep
+from neural_em.model.relational import ATTENTION_UNITS, Interaction, Pairs, RelationalMStep
 
 KNOWN = (RecurrentMStep, GradientMStep, RelationalMStep)
 NETWORKS = (nn.Sequential, Encoder, Decoder, Interaction)
@@ -64,6 +65,29 @@ class FastInteraction(Interaction):
         core = self.core(self.pair(encoded).flatten(0, 2))
         effect = self.kernels.Heeded.apply(self.effect(core).view(B, K, K - 1, M), self.attend(core).view(B, K, K - 1))
         return encoded, effect, theta.new_empty(B, K, 0)
+
+
+class Wide:
+    """An M-step whose theta is filled up with zeros to rows of ``wide`` numbers, which products read faster."""
+
+    wide: int
+    made: tuple[Tensor, Tensor] | None = None  # the last theta, and the wide one that it is a part of
+
+    def forward(self, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        M = theta.shape[2]
+        known = self.made is not None and self.made[0] is theta
+        wide = self.made[1] if self.made is not None and known else F.pad(theta, (0, self.wide - M))
+        after, eta = super().forward(wide, delta)  # type: ignore[misc]
+        self.made = after[..., :M], after
+        return self.made[0], eta
+
+
+class WideRecurrentMStep(Wide, RecurrentMStep):
+    """RNN-EM with wide rows."""
+
+
+class WideRelationalMStep(Wide, RelationalMStep):
+    """R-NEM with wide rows."""
 
 
 class FastNeuralEM(NeuralEM):
@@ -101,6 +125,7 @@ class FastNeuralEM(NeuralEM):
     def hold(self, steps: int) -> None:
         """Keeps the parameters as they are now ready for so many steps; for none, they are read at each use."""
         self.running, self.rows = bool(steps), memory_there_and_back(max(steps, 1))
+        vars(self.fast[0]).pop("made", None)
         for layer in self.layers:
             layer.hold(steps)
 
@@ -247,7 +272,50 @@ def fast_m_step(m_step: Any, kernels: Any, dtype: torch.dtype | None) -> nn.Modu
     for each in fast.modules() if kernels else ():
         if isinstance(each, Linear):
             each.dtype = dtype
+    if kernels and switches.PAD:
+        widen(fast, dtype)
     return fast
+
+
+def widen(fast: Any, dtype: torch.dtype | None) -> None:
+    """Fills theta up with zeros in a fast M-step, if its rows are not aligned and all that reads them is known."""
+    if type(fast) not in (RecurrentMStep, RelationalMStep):
+        return
+    output, features = fast.output.layer if type(fast.output) is FastActivation else None, fast.encoder.outputs
+    if output is None or output.scale is None or type(fast.recurrence) is not FastDense:
+        return
+    M = len(output.scale)
+    if M * (dtype or output.scale.dtype).itemsize % 16 == 0 or M > 4096:
+        return
+    rows = M, -(-M // 8) * 8
+    denses: list[tuple[Any, Any, Any]] = []  # each with the lengths of its output and of its input's parts
+    around: list[Any] = []
+    if type(fast) is RelationalMStep:
+        among = fast.interaction
+        if type(among) is not FastInteraction or type(among.pair) is not FusedPairs:
+            return
+        units = ATTENTION_UNITS, -(-ATTENTION_UNITS // 8) * 8
+        denses = [(fast.recurrence, rows, (rows, rows, (features, features)))]
+        denses += [(among.encode[0], rows, (rows,)), (among.effect[0], rows, (rows,))]
+        around = [among.encode[1], among.core, among.effect[1]]
+        if among.attend is not None:
+            denses += [(among.attend[0], units, (rows,)), (among.attend[2], (1, 1), (units,))]
+            around.append(among.attend[1])
+    else:
+        denses = [(fast.recurrence, rows, ((features, features), rows))]
+    first: Any = fast.decoder.dense[0]
+    outputs = first.layer.weight.shape[0] if type(first) is FastDense else 0
+    denses.append((first, (outputs, outputs), (rows,)))
+    if any(type(dense) is not FastDense for dense, *_ in denses):
+        return
+    if any(type(each) is not FastActivation or each.layer.scale is None for each in around):
+        return
+    for dense, dense.rows, dense.parts in denses:
+        pass
+    if type(fast) is RelationalMStep:
+        fast.interaction.pair.rows = rows
+    fast.wide = rows[1]
+    fast.__class__ = WideRelationalMStep if type(fast) is RelationalMStep else WideRecurrentMStep
 
 
 def single_layer(decoder: Any) -> bool:

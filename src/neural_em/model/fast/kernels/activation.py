@@ -42,14 +42,24 @@ def _places(start, P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.c
 
 
 @triton.jit
+def _row(n, source, inside, P, C, ROW, WIDE: tl.constexpr):
+    """Where a sample begins, and which of a tile's places are written; a wide row ends in zeros."""
+    if WIDE:
+        return n * ROW, source < ROW
+    else:
+        return n * P * C, inside
+
+
+@triton.jit
 def _activation_forward(
-    x, bias, scale, offset, y, state, mean, deviation, P, C, WIDTH,
+    x, bias, scale, offset, y, state, mean, deviation, P, C, WIDTH, ROW,
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
-    PB: tl.constexpr, CB: tl.constexpr,
+    WIDE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     source, target, c, inside = _places(0, P, C, WIDTH, PB, CB, PHASES)
-    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
+    first, written = _row(n, source, inside, P, C, ROW, WIDE)
+    v = tl.load(x + first + source, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
         v = tl.where(inside, v, 0.0)
@@ -67,29 +77,35 @@ def _activation_forward(
         z = 1.0 / (1.0 + tl.exp(-z))
     elif KIND == TANH:
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
-    tl.store(y + n * P * C + target, z, mask=inside)
+    if WIDE:
+        z = tl.where(inside, z, 0.0)
+    tl.store(y + first + target, z, mask=written)
     if STATE:
-        tl.store(state + n * P * C + source, 1.0 / (1.0 + tl.exp(-v)), mask=inside)
+        s = 1.0 / (1.0 + tl.exp(-v))
+        if WIDE:
+            s = tl.where(inside, s, 0.0)
+        tl.store(state + first + source, s, mask=written)
     tl.store(mean + n, m)
     tl.store(deviation + n, r)
 
 
 @triton.jit
 def _gradient_at(
-    start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH,
+    start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, ROW,
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr,
-    PB: tl.constexpr, CB: tl.constexpr,
+    WIDE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     """Of a sample's pixels from ``start`` on: where they lie, x, x normalised, and the gradient before scale."""
     source, target, c, inside = _places(start, P, C, WIDTH, PB, CB, PHASES)
-    v = tl.load(x + n * P * C + source, mask=inside, other=0.0).to(m.dtype)
+    first, written = _row(n, source, inside, P, C, ROW, WIDE)
+    v = tl.load(x + first + source, mask=inside, other=0.0).to(m.dtype)
     if BIAS:
         v += tl.load(bias + c, mask=c < C, other=0.0)
     h = tl.where(inside, (v - m) * r, 0.0)
     z = h
     if AFFINE:
         z = h * tl.load(scale + c, mask=c < C, other=0.0) + tl.load(offset + c, mask=c < C, other=0.0)
-    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(m.dtype)
+    g = tl.load(gradient + first + target, mask=inside, other=0.0).to(m.dtype)
     if KIND == ELU:
         g = tl.where(z > 0, g, g * tl.exp(z))
     elif KIND == RELU:
@@ -100,29 +116,31 @@ def _gradient_at(
     elif KIND == TANH:
         z = 2.0 / (1.0 + tl.exp(-2.0 * z)) - 1.0
         g = g * (1.0 - z * z)
-    return source, inside, v, h, g
+    return first + source, inside, written, v, h, g
 
 
 @triton.jit
 def _activation_backward(
-    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH, ROW, STATE_ROW,
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
-    WHOLE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
+    WIDE: tl.constexpr, WHOLE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     m, r = tl.load(mean + n), tl.load(deviation + n)
     channel = tl.arange(0, CB)
     if WHOLE:
-        source, inside, v, h, g = _gradient_at(
-            0, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+        at, inside, written, v, h, g = _gradient_at(
+            0, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, ROW, KIND, BIAS, AFFINE, PHASES,
+            WIDE, PB, CB,
         )  # fmt: skip
         along, total = tl.sum(g * h, axis=0), tl.sum(g, axis=0)
     else:  # a few pixels at a time, read twice: so many programs fit side by side, and some compute while others wait
         along_each = tl.zeros((PB, CB), m.dtype)
         total_each = tl.zeros((PB, CB), m.dtype)
         for start in range(0, P, PB):
-            _, _, _, h, g = _gradient_at(
-                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+            _, _, _, _, h, g = _gradient_at(
+                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, ROW, KIND, BIAS, AFFINE, PHASES,
+                WIDE, PB, CB,
             )  # fmt: skip
             along_each += g * h
             total_each += g
@@ -138,18 +156,20 @@ def _activation_backward(
         g = tl.where(inside, (g * s - a - h * b) * r, 0.0)
         if STATE:
             state = 1.0 / (1.0 + tl.exp(-v))
-            g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
-        tl.store(gx + n * P * C + source, g, mask=inside)
+            there = g_state + (n * STATE_ROW + channel[None, :] if WIDE else at)
+            g += tl.load(there, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
+        tl.store(gx + at, g, mask=written)
         if BIAS:
             tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
     else:
         bias_each = tl.zeros((PB, CB), m.dtype)
         for start in range(0, P, PB):
-            source, inside, _, h, g = _gradient_at(
-                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, KIND, BIAS, AFFINE, PHASES, PB, CB
+            at, inside, written, _, h, g = _gradient_at(
+                start, n, gradient, x, bias, scale, offset, m, r, P, C, WIDTH, ROW, KIND, BIAS, AFFINE, PHASES,
+                WIDE, PB, CB,
             )  # fmt: skip
             g = tl.where(inside, (g * s - a - h * b) * r, 0.0)
-            tl.store(gx + n * P * C + source, g, mask=inside)
+            tl.store(gx + at, g, mask=written)
             bias_each += g
         if BIAS:
             tl.store(parts + (n * R + 2) * C + channel, tl.sum(bias_each, axis=0), mask=channel < C)
@@ -166,6 +186,8 @@ class Activation(torch.autograd.Function):
                 offset: Tensor | None, bias: Tensor | None, with_state: bool) -> Any:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
+        Rows x (N,R) that are wider than the scale (C,) end in zeros, and so does all that is made of them.
+
         ``rows`` give the memory that the output and, in the backward pass, the input's gradient are written to. If
         it is wanted, a recurrent layer's state, the sigmoid of x as it is, comes second.
         """
@@ -173,17 +195,22 @@ class Activation(torch.autograd.Function):
         image = x.dim() == 4
         x = x.contiguous(memory_format=torch.channels_last) if image else x.contiguous()
         C = x.shape[1] // 4 if phases else x.shape[1]
-        P, width = x[0].numel() // C, x.shape[-1]
+        row = x.shape[1]
+        wide = scale is not None and not image and row > scale.numel()
+        if wide:
+            assert scale is not None and bias is None
+            C = scale.numel()
+        P, width = 1 if wide else x[0].numel() // C, x.shape[-1]
         shape = (N, C, 2 * x.shape[2], 2 * x.shape[3]) if phases else tuple(x.shape)
         y: Tensor = rows[0].take(shape, x)
         exact = torch.promote_types(x.dtype, torch.float32)  # sums of bfloat16 numbers are float32
         mean, deviation = (torch.empty(N, device=x.device, dtype=exact) for _ in range(2))
-        PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(C)
+        PB, CB = triton.next_power_of_2(P), triton.next_power_of_2(row if wide else C)
         settings = {"KIND": KINDS[kind], "BIAS": bias is not None, "AFFINE": scale is not None, "PHASES": phases,
-                    "STATE": with_state, "PB": PB, "CB": CB,
+                    "STATE": with_state, "WIDE": wide, "PB": PB, "CB": CB,
                     "num_warps": max(1, min(32, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
         state = torch.empty_like(x) if with_state else None
-        _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings)
+        _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, row, **settings)
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
         return (y, state) if with_state else y
@@ -193,18 +220,20 @@ class Activation(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, g_state: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradient of x; the parameters' to the tape."""
         x, scale, offset, bias, mean, deviation = ctx.saved_tensors
-        N, P, C, width = ctx.sizes
+        (N, P, C, width), settings = ctx.sizes, ctx.settings
         image = x.dim() == 4
         gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
+        if g_state is not None and not (settings["WIDE"] and g_state.stride(1) == 1):
+            g_state = g_state.contiguous()
         gx: Tensor = ctx.rows.take(tuple(x.shape), x)
         parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
-        settings, CB = ctx.settings, ctx.settings["CB"]
+        CB = settings["CB"]
         whole = P == 1 or settings["PB"] * CB <= WHOLE
         if not whole:
             settings = {**settings, "PB": max(1, CHUNK // CB), "num_warps": 8}
         _activation_backward[(N,)](
-            gradient, None if g_state is None else g_state.contiguous(), x, bias, scale, offset, mean, deviation, gx,
-            parts, parts.shape[1], P, C, width, **settings, WHOLE=whole,
+            gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width,
+            x.shape[1], 0 if g_state is None else g_state.stride(0), **settings, WHOLE=whole,
         )  # fmt: skip
         if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)
