@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neural_em.model.fast.kernels.layout import LAUNCH, in_turn
 from neural_em.model.networks import EPSILON
 
 LARGEST = 32768  # numbers of one sample that one program can hold
@@ -56,6 +57,7 @@ def _activation_forward(
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     WIDE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     n = tl.program_id(0).to(tl.int64)
     source, target, c, inside = _places(0, P, C, WIDTH, PB, CB, PHASES)
     first, written = _row(n, source, inside, P, C, ROW, WIDE)
@@ -125,6 +127,7 @@ def _activation_backward(
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     WIDE: tl.constexpr, WHOLE: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     n = tl.program_id(0).to(tl.int64)
     m, r = tl.load(mean + n), tl.load(deviation + n)
     channel = tl.arange(0, CB)
@@ -210,7 +213,9 @@ class Activation(torch.autograd.Function):
                     "STATE": with_state, "WIDE": wide, "PB": PB, "CB": CB,
                     "num_warps": max(1, min(32, PB * CB // (512 if P == 1 else 1024)))}  # fmt: skip
         state = torch.empty_like(x) if with_state else None
-        _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, row, **settings)
+        _activation_forward[(N,)](
+            x, bias, scale, offset, y, state, mean, deviation, P, C, width, row, **settings, **LAUNCH
+        )
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
         ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
         return (y, state) if with_state else y
@@ -233,7 +238,7 @@ class Activation(torch.autograd.Function):
             settings = {**settings, "PB": max(1, CHUNK // CB), "num_warps": 8}
         _activation_backward[(N,)](
             gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, parts.shape[1], P, C, width,
-            x.shape[1], 0 if g_state is None else g_state.stride(0), **settings, WHOLE=whole,
+            x.shape[1], 0 if g_state is None else g_state.stride(0), **settings, WHOLE=whole, **LAUNCH,
         )  # fmt: skip
         if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.distributions import CLIP
 from neural_em.model.fast.closed_form import refuse_watched
-from neural_em.model.fast.kernels.layout import in_memory, made, taken, tile, warps
+from neural_em.model.fast.kernels.layout import LAUNCH, in_memory, in_turn, made, taken, tile, warps
 from neural_em.model.fast.kernels.masked import masked_backward, masked_block, masked_forward
 from neural_em.model.mixture import EPSILON
 
@@ -32,6 +32,7 @@ def fits(psi: Tensor) -> bool:
 
 @triton.jit
 def _difference(x, psi, gamma, delta, K, L, C: tl.constexpr, BLOCK: tl.constexpr):
+    in_turn()
     b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     at = (b * K + k) * L + i
@@ -45,6 +46,7 @@ def _difference(x, psi, gamma, delta, K, L, C: tl.constexpr, BLOCK: tl.constexpr
 def _difference_backward(
     gradient, x, psi, gamma, g_psi, g_gamma, K, L, GAMMA: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
 ):
+    in_turn()
     b, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     at = (b * K + k) * L + i
@@ -69,7 +71,7 @@ class MaskedDifference(torch.autograd.Function):
         B, K, C, H, W = psi.shape
         delta = taken(rows, psi)
         x, psi, gamma = x.contiguous(), in_memory(psi), gamma.contiguous()
-        _difference[(B, K, triton.cdiv(H * W, 1024))](x, psi, gamma, delta, K, H * W, C=C, BLOCK=1024)
+        _difference[(B, K, triton.cdiv(H * W, 1024))](x, psi, gamma, delta, K, H * W, C=C, BLOCK=1024, **LAUNCH)
         ctx.save_for_backward(x, psi, gamma)
         return made(delta)
 
@@ -82,7 +84,7 @@ class MaskedDifference(torch.autograd.Function):
         g_psi = torch.empty_like(psi)
         g_gamma = torch.empty_like(gamma) if wanted else g_psi
         _difference_backward[(B, K, triton.cdiv(H * W, 1024))](
-            in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024
+            in_memory(gradient), x, psi, gamma, g_psi, g_gamma, K, H * W, GAMMA=wanted, C=C, BLOCK=1024, **LAUNCH
         )
         return None, made(g_psi), g_gamma if wanted else None, None
 
@@ -124,6 +126,7 @@ def _assignment_forward(
     PRIOR: tl.constexpr, CONSTANT: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr,
     GAUSSIAN: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     b, k, i, inside, at = tile(K, L, KB, BLOCK)
     logs = tl.zeros([KB, BLOCK], dtype=eta.dtype.element_ty)
     likelihood, divergence = logs + 1.0, logs
@@ -167,6 +170,7 @@ def _assignment_backward(
     GAUSSIAN: tl.constexpr, PSI: tl.constexpr, THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr,
     COMING: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     b, _, i, inside, at = tile(K, L, KB, BLOCK)
     g = tl.load(gamma + at, mask=inside, other=0.0)
     through = tl.zeros_like(g)
@@ -240,7 +244,7 @@ class Assignment(torch.autograd.Function):
         settings = {**numbers, "WIDTH": 1.0 if annealed else numbers["WIDTH"], "ANNEALED": annealed, "C": C}
         kernel[(B, sums.shape[1])](
             eta, x, coming, width, psi, gamma, delta, sums, B, K, L, **settings, COMING=coming is not None, KB=KB,
-            BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each),
+            BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each), **LAUNCH,
         )  # fmt: skip
         sums = sums.sum(dim=1) if sums.shape[1] > 1 else sums.view(4, B)
         total, watched = sums[0], sums[1:]
@@ -270,6 +274,6 @@ class Assignment(torch.autograd.Function):
         kernel[(B, triton.cdiv(H * W, BLOCK))](
             in_memory(kept), gamma, x, coming, width, g_psi, g_gamma, g_total, g_delta, g_eta, K, H * W, **ctx.settings,
             PSI=g_psi is not None, THROUGH=ctx.through, GAMMA=g_gamma is not None, LOSS=g_total is not None,
-            COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each),
+            COMING=g_delta is not None, KB=KB, BLOCK=BLOCK, num_warps=warps(KB * BLOCK, each), **LAUNCH,
         )  # fmt: skip
         return made(g_eta), None, None, None, None, None

@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neural_em.model.fast.kernels.layout import LAUNCH, in_turn
+
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS, _WARPS = 64, 4  # small pixels that a program has at once
@@ -25,6 +27,7 @@ def _to_features(
     C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
     PB: tl.constexpr, TB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     n = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
     f = tl.arange(0, FB)[None, :]
@@ -67,6 +70,7 @@ def _to_image(
     C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
     BIAS: tl.constexpr, PB: tl.constexpr, FB: tl.constexpr, OB: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     e = tl.arange(0, 4 * FB)  # of (4, FB): the features of three small pixels in a row, one after another in memory
     b, f = e // FB, e % FB
     o = tl.arange(0, OB)[None, :]  # of which 4 * C are used: the image pixels (2i, 2j) and its three neighbours
@@ -92,6 +96,7 @@ def _to_weight(
     C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
     PB: tl.constexpr, TB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     e = tl.arange(0, TB)[:, None]  # of (K, K, C)
     tap, c = e // C, e % C
     f = tl.arange(0, FB)[None, :]
@@ -117,7 +122,7 @@ def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
     (N, F, h, w), C = y.shape, x.shape[1]
     _to_features[(N, triton.cdiv(h * w, _PIXELS))](
         x, weight, y, 2 * h, 2 * w, h, w, F, C=C, **_settings(y, F, patch),
-        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16,
+        TB=triton.next_power_of_2(patch[0] ** 2) if C == 1 else 16, **LAUNCH,
     )  # fmt: skip
 
 
@@ -127,7 +132,7 @@ def to_image(y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, patch: P
     blocks, each = _shared_out(N, h * w)
     _to_image[(each,)](
         y, weight, bias, x, *blocks, 2 * h, 2 * w, h, F, w=w, C=C, **_settings(y, F, patch), BIAS=bias is not None,
-        OB=max(16, triton.next_power_of_2(4 * C)),
+        OB=max(16, triton.next_power_of_2(4 * C)), **LAUNCH,
     )  # fmt: skip
 
 
@@ -139,7 +144,7 @@ def to_weight(x: Tensor, y: Tensor, patch: Patch) -> Tensor:
     settings, taps = _settings(y, F, patch), patch[0] ** 2 * C
     TB = max(16, triton.next_power_of_2(taps))
     parts = x.new_empty(each, TB, settings["FB"])
-    _to_weight[(each,)](x, y, parts, *blocks, 2 * h, 2 * w, h, F, w=w, C=C, **settings, TB=TB)
+    _to_weight[(each,)](x, y, parts, *blocks, 2 * h, 2 * w, h, F, w=w, C=C, **settings, TB=TB, **LAUNCH)
     return parts.sum(dim=0)[:taps, :F]
 
 

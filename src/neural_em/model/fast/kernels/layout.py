@@ -1,10 +1,44 @@
 """How images lie in memory for the kernels: all channels of a pixel together, as convolutions read and write them."""
 
+import os
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from neural_em.model.fast import switches
+
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # Triton before 3.4
+    gdc_wait = None
+
+
+def _overlap() -> bool:
+    """Whether kernels may start before the one in front of them has ended: on Hopper and later."""
+    if not switches.PDL or gdc_wait is None or os.environ.get("TRITON_INTERPRET") == "1":
+        return False
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9
+
+
+OVERLAP = _overlap()
+LAUNCH: dict[str, Any] = {"launch_pdl": True} if OVERLAP else {}  # for every launch of a kernel that waits `in_turn`
+
+if OVERLAP:
+
+    @triton.jit
+    def in_turn():
+        """Before a kernel's first read or write: waits for the one in front of it, and lets the next one start."""
+        gdc_wait()
+        gdc_launch_dependents()
+
+else:
+
+    @triton.jit
+    def in_turn():
+        """Nothing: kernels start when the one in front of them has ended."""
 
 
 def in_memory(images: Tensor) -> Tensor:

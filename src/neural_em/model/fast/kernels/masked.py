@@ -6,7 +6,7 @@ Each pixel of eta (B,K,H,W,C+1) is a colour and the log-odds that the object cov
 import triton
 import triton.language as tl
 
-from neural_em.model.fast.kernels.layout import tile
+from neural_em.model.fast.kernels.layout import in_turn, tile
 from neural_em.model.mixture import EPSILON
 
 _E_STEP = tl.constexpr(EPSILON)
@@ -51,6 +51,7 @@ def masked_forward(
     PRIOR: tl.constexpr, WIDTH: tl.constexpr, ANNEALED: tl.constexpr, WEIGHT: tl.constexpr, COMING: tl.constexpr,
     C: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     b, k, i, inside, at = tile(K, L, KB, BLOCK)
     scale = _scale(width, WIDTH, ANNEALED)
     odds = tl.load(eta + at * (C + 1) + C, mask=inside, other=0.0)
@@ -95,6 +96,7 @@ def masked_backward(
     THROUGH: tl.constexpr, GAMMA: tl.constexpr, LOSS: tl.constexpr, COMING: tl.constexpr, C: tl.constexpr,
     KB: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    in_turn()
     b, k, i, inside, at = tile(K, L, KB, BLOCK)
     scale = _scale(width, WIDTH, ANNEALED)
     g = tl.load(gamma + at, mask=inside, other=0.0)

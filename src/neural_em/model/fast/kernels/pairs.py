@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.kernels.layout import warps
+from neural_em.model.fast.kernels.layout import LAUNCH, in_turn, warps
 
 LARGEST = 8192  # numbers of all pairs of one component that a program can hold
 
@@ -32,6 +32,7 @@ def _tile(K, M, JB: tl.constexpr, MB: tl.constexpr):
 
 @triton.jit
 def _join(halves, bias, pairs, K, M, JB: tl.constexpr, MB: tl.constexpr):
+    in_turn()
     b, k, j, m, there = _tile(K, M, JB, MB)
     own = tl.load(halves + (b * K + k) * 2 * M + m, mask=m < M, other=0.0) + tl.load(bias + m, mask=m < M, other=0.0)
     other = tl.load(halves + (b * K + j + (j >= k)) * 2 * M + M + m, mask=there, other=0.0)
@@ -40,6 +41,7 @@ def _join(halves, bias, pairs, K, M, JB: tl.constexpr, MB: tl.constexpr):
 
 @triton.jit
 def _part(gradient, halves, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: tl.constexpr):
+    in_turn()
     b, k, j, m, there = _tile(K, M, JB, MB)
     own = tl.load(gradient + ((b * K + k) * (K - 1) + j) * M + m, mask=there, other=0.0).to(EXACT)
     seen_by = j + (j >= k)  # and k is at its place for each of them
@@ -51,6 +53,7 @@ def _part(gradient, halves, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: tl.
 
 @triton.jit
 def _heed(effect, logits, out, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: tl.constexpr):
+    in_turn()
     b, k, j, m, there = _tile(K, M, JB, MB)
     row = (b * K + k) * (K - 1) + j
     e = tl.load(effect + row * M + m, mask=there, other=0.0).to(EXACT)
@@ -62,6 +65,7 @@ def _heed(effect, logits, out, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: 
 def _heed_back(
     gradient, effect, logits, g_effect, g_logits, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: tl.constexpr
 ):
+    in_turn()
     b, k, j, m, there = _tile(K, M, JB, MB)
     row = (b * K + k) * (K - 1) + j
     e = tl.load(effect + row * M + m, mask=there, other=0.0).to(EXACT)
@@ -85,7 +89,7 @@ def join(halves: Tensor, bias: Tensor) -> Tensor:
     """Of what each component gives as itself and as another one (B,K,2M), and a bias (M,): all pairs (B,K,K-1,M)."""
     B, K, M = halves.shape[0], halves.shape[1], halves.shape[2] // 2
     pairs = halves.new_empty(B, K, K - 1, M)
-    _join[(B * K,)](halves.contiguous(), bias, pairs, K, M, **_settings(K, M))
+    _join[(B * K,)](halves.contiguous(), bias, pairs, K, M, **_settings(K, M), **LAUNCH)
     return pairs
 
 
@@ -93,7 +97,7 @@ def part(gradient: Tensor) -> Tensor:
     """The gradient of what each component gives (B,K,2M), from that of the pairs: the transpose of `join`."""
     B, K, _, M = gradient.shape
     halves = gradient.new_empty(B, K, 2 * M)
-    _part[(B * K,)](gradient.contiguous(), halves, K, M, EXACT=_exact(gradient), **_settings(K, M))
+    _part[(B * K,)](gradient.contiguous(), halves, K, M, EXACT=_exact(gradient), **_settings(K, M), **LAUNCH)
     return halves
 
 
@@ -104,7 +108,7 @@ class Heeded(torch.autograd.Function):
     def forward(ctx: Any, effect: Tensor, logits: Tensor) -> Tensor:
         B, K, _, M = effect.shape
         effect, logits, out = effect.contiguous(), logits.contiguous(), effect.new_empty(B, K, M)
-        _heed[(B * K,)](effect, logits, out, K, M, EXACT=_exact(effect), **_settings(K, M))
+        _heed[(B * K,)](effect, logits, out, K, M, EXACT=_exact(effect), **_settings(K, M), **LAUNCH)
         ctx.save_for_backward(effect, logits)
         return out
 
@@ -116,6 +120,6 @@ class Heeded(torch.autograd.Function):
         g_effect, g_logits = torch.empty_like(effect), torch.empty_like(logits)
         _heed_back[(B * K,)](
             gradient.contiguous(), effect, logits, g_effect, g_logits, K, M,
-            EXACT=_exact(effect), **_settings(K, M),
+            EXACT=_exact(effect), **_settings(K, M), **LAUNCH,
         )  # fmt: skip
         return g_effect, g_logits

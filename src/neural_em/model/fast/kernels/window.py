@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neural_em.model.fast.kernels.layout import in_memory, made, taken, warps
+from neural_em.model.fast.kernels.layout import LAUNCH, in_memory, in_turn, made, taken, warps
 from neural_em.model.window import EDGE
 
 _EDGE, _SLOPE = tl.constexpr(EDGE), tl.constexpr(4.0 * EDGE)
@@ -24,6 +24,7 @@ def _places(i, like, H, W):
 
 @triton.jit
 def _window_forward(eta, out, centres, H, W, NARROW: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    in_turn()
     n, L = tl.program_id(0).to(tl.int64), H * W
     total = tl.zeros([BLOCK], dtype=eta.dtype.element_ty)
     down, across = total, total
@@ -51,6 +52,7 @@ def _window_forward(eta, out, centres, H, W, NARROW: tl.constexpr, C: tl.constex
 
 @triton.jit
 def _window_backward(gradient, eta, centres, out, H, W, NARROW: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    in_turn()
     n, L = tl.program_id(0).to(tl.int64), H * W
     y, x, mass = tl.load(centres + n * 3), tl.load(centres + n * 3 + 1), tl.load(centres + n * 3 + 2)
     down = tl.zeros([BLOCK], dtype=eta.dtype.element_ty)
@@ -91,7 +93,7 @@ class Window(torch.autograd.Function):
         eta = in_memory(eta)
         out, centres = torch.empty_like(eta), eta.new_empty(B * K, 3)
         ctx.narrow, ctx.rows = 1 / (share * min(H, W)) ** 2, rows
-        _window_forward[(B * K,)](eta, out, centres, **_settings(eta, ctx.narrow))
+        _window_forward[(B * K,)](eta, out, centres, **_settings(eta, ctx.narrow), **LAUNCH)
         ctx.save_for_backward(eta, centres)
         return made(out)
 
@@ -100,5 +102,7 @@ class Window(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         eta, centres = ctx.saved_tensors
         out = taken(ctx.rows, gradient)
-        _window_backward[(len(centres),)](in_memory(gradient), eta, centres, out, **_settings(eta, ctx.narrow))
+        _window_backward[(len(centres),)](
+            in_memory(gradient), eta, centres, out, **_settings(eta, ctx.narrow), **LAUNCH
+        )
         return made(out), None, None
