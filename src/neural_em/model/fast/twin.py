@@ -310,8 +310,8 @@ def widen(fast: Any, dtype: torch.dtype | None) -> None:
         return
     if any(type(each) is not FastActivation or each.layer.scale is None for each in around):
         return
-    for dense, dense.rows, dense.parts in denses:
-        pass
+    for dense, wanted, parts in denses:
+        dense.rows, dense.parts = wanted, parts
     if type(fast) is RelationalMStep:
         fast.interaction.pair.rows = rows
     fast.wide = rows[1]

@@ -45,10 +45,10 @@ def _places(start, P, C, WIDTH, PB: tl.constexpr, CB: tl.constexpr, PHASES: tl.c
 @triton.jit
 def _row(n, source, inside, P, C, ROW, WIDE: tl.constexpr):
     """Where a sample begins, and which of a tile's places are written; a wide row ends in zeros."""
+    first, written = n * P * C, inside
     if WIDE:
-        return n * ROW, source < ROW
-    else:
-        return n * P * C, inside
+        first, written = n * ROW, source < ROW
+    return first, written
 
 
 @triton.jit
@@ -201,7 +201,8 @@ class Activation(torch.autograd.Function):
         row = x.shape[1]
         wide = scale is not None and not image and row > scale.numel()
         if wide:
-            assert scale is not None and bias is None
+            assert scale is not None
+            assert bias is None
             C = scale.numel()
         P, width = 1 if wide else x[0].numel() // C, x.shape[-1]
         shape = (N, C, 2 * x.shape[2], 2 * x.shape[3]) if phases else tuple(x.shape)
