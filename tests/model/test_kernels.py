@@ -115,6 +115,16 @@ def test_any_number_of_components_see_each_other(K: int, attention: bool, used: 
     assert used["Heeded"] == 2 * attention
 
 
+def test_pairs_in_half_precision_are_rounded_only_once() -> None:
+    made = torch.Generator().manual_seed(1)
+    halves, bias = (torch.randn(*shape, generator=made).bfloat16() for shape in ((2, 3, 14), (14,)))
+    own, other = halves.float().chunk(2, dim=2)
+    joined = kernels.join(halves, bias[::2])
+    for k, others in enumerate(((1, 2), (0, 2), (0, 1))):
+        wanted = own[:, k, None] + bias[::2].float() + other[:, others]
+        assert ((joined[:, k] - wanted).abs() <= wanted.abs() / 2**7).all()  # the interpreter rounds towards 0
+
+
 def test_more_pairs_than_a_program_holds_go_the_plain_way(used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "LARGEST", 16)  # of a theta of five, filled up to eight: two others
     assert_equal(CASES["grey, relational"], B=2, K=3)

@@ -56,9 +56,9 @@ class FastInteraction(Interaction):
     kernels: Any
 
     def forward(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The attention that is given back is empty: nothing on the fast path reads it."""
+        """The attention that is given back is empty where no hook may read it: nothing else on the fast path does."""
         B, K, M = theta.shape
-        if self.attend is None or not self.kernels.pairs_fit(K, M) or torch.compiler.is_exporting():
+        if self.attend is None or self._forward_hooks or not self.kernels.pairs_fit(K, M):
             return super().forward(theta)
         encoded = self.encode(theta.reshape(B * K, M)).view(B, K, M)
         core = self.core(self.pair(encoded).flatten(0, 2))

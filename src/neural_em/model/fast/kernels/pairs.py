@@ -31,10 +31,11 @@ def _tile(K, M, JB: tl.constexpr, MB: tl.constexpr):
 
 
 @triton.jit
-def _join(halves, bias, pairs, K, M, JB: tl.constexpr, MB: tl.constexpr):
+def _join(halves, bias, pairs, K, M, EXACT: tl.constexpr, JB: tl.constexpr, MB: tl.constexpr):
     b, k, j, m, there = _tile(K, M, JB, MB)
-    own = tl.load(halves + (b * K + k) * 2 * M + m, mask=m < M, other=0.0) + tl.load(bias + m, mask=m < M, other=0.0)
-    other = tl.load(halves + (b * K + j + (j >= k)) * 2 * M + M + m, mask=there, other=0.0)
+    own = tl.load(halves + (b * K + k) * 2 * M + m, mask=m < M, other=0.0).to(EXACT)
+    own += tl.load(bias + m, mask=m < M, other=0.0).to(EXACT)
+    other = tl.load(halves + (b * K + j + (j >= k)) * 2 * M + M + m, mask=there, other=0.0).to(EXACT)
     tl.store(pairs + ((b * K + k) * (K - 1) + j) * M + m, own + other, mask=there)
 
 
@@ -85,7 +86,9 @@ def join(halves: Tensor, bias: Tensor) -> Tensor:
     """Of what each component gives as itself and as another one (B,K,2M), and a bias (M,): all pairs (B,K,K-1,M)."""
     B, K, M = halves.shape[0], halves.shape[1], halves.shape[2] // 2
     pairs = halves.new_empty(B, K, K - 1, M)
-    _join[(B * K,)](halves.contiguous(), bias, pairs, K, M, **_settings(K, M))
+    _join[(B * K,)](
+        halves.contiguous(), bias.contiguous(), pairs, K, M, EXACT=_exact(halves), **_settings(K, M)
+    )  # fmt: skip
     return pairs
 
 
