@@ -281,7 +281,13 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         (["presets", "flying-mnist-staged"], ["learning_rate: 0.0005", "data.digits=20", "patience: 10"]),
         (
             ["train", "--help"],
-            ["--objects", "--max-minutes", "(50000; static-", "(500, some presets fewer)", "(64, Tagger 100)"],
+            [
+                "--objects",
+                "--max-minutes",
+                "(50000; static-",
+                "(500, some presets fewer)",
+                "(64, balls 16, Tagger 100)",
+            ],
         ),
     ):
         _run_here(options)

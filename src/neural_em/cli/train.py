@@ -13,13 +13,13 @@ from neural_em.errors import NeuralEMError, refuse
 
 def train(
     preset: Annotated[str | None, typer.Argument(metavar="PRESET", hidden=True)] = None,
-    objects: Annotated[int | None, option("Objects in a sequence.", "3 shapes, 2 digits, 4 balls")] = None,
-    components: Annotated[int | None, option("Number of components, K.", "shapes 3 or 4, digits 2, balls 5")] = None,
+    objects: Annotated[int | None, option("Objects in a sequence.", "3 shapes, 2 digits, 4 to 8 balls")] = None,
+    components: Annotated[int | None, option("Number of components, K.", "shapes 3 or 4, digits 2, balls 8")] = None,
     epochs: Annotated[
         int | None, option("Largest number of epochs; training may stop earlier.", "500, some presets fewer")
     ] = None,
     batch_size: Annotated[
-        int | None, option("Sequences in a training step, over all processes.", "64, Tagger 100")
+        int | None, option("Sequences in a training step, over all processes.", "64, balls 16, Tagger 100")
     ] = None,
     seed: Annotated[int | None, option("Seed of the weights, the order, the noise and the starts.", "0")] = None,
     seeds: Annotated[int | None, option("Number of models to train together, with seeds from --seed on.", "1")] = None,
