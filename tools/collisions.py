@@ -1,7 +1,7 @@
 """How well a model predicts balls that met: the error near them, frame by frame from the collision on.
 
     python tools/collisions.py bouncing-balls --size 96
-    python tools/collisions.py bouncing-balls --size 64 --objects 6 --most 8 --components 8 --effects scaled
+    python tools/collisions.py bouncing-balls --size 64 --objects 6 --most 8 --components 12 --effects scaled
 
 RUN is whatever ``nem evaluate`` takes. The error is the binary cross entropy of the next frame, psi = max over the
 components, summed over the pixels of balls that met and those up to three pixels away from them; from the eleventh of

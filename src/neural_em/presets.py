@@ -122,7 +122,7 @@ _STAGES = (
 _IN_WINDOWS = replace(network("bouncing-balls"), window=0.22)
 _WITHOUT_RELATIONS = replace(_IN_WINDOWS, m_step="recurrent")
 _STEADY: dict[str, Any] = {"clip": 100.0, **_FALLING}
-# balls meet five times as often as where there are always four
+# twice as many frames have a collision as where there are always four
 _BALLS = _new(
     "bouncing-balls", _IN_WINDOWS, DataConfig("bouncing-balls", most_objects=8),
     components=8, steps=30, batch_size=16, learning_rate=0.0005, epochs=12, **_STEADY,

@@ -95,12 +95,12 @@ TINY = [
 def test_the_shipped_model_predicts_better_than_that_nothing_moves(run_nem: Run) -> None:
     ended = run_nem("evaluate", "bouncing-balls", "--rollout", 10, "--size", 3, "--device", "cpu", "--out", "scores")
     assert ended.status == 0, ended.errors
-    assert "bouncing-balls: 3 sequences, 30 steps, 5 components" in ended.out
+    assert "bouncing-balls: 3 sequences, 30 steps, 8 components" in ended.out
     result = json.loads(Path("scores/test-rollout10-size3.json").read_text())
     errors, repeated = (result["rollout"][name]["mean"] for name in ("upper_bound", "repeated"))
     assert len(errors) == 10
     assert all(error < nothing for error, nothing in zip(errors, repeated, strict=True))
-    assert result["last_step"]["ari"]["mean"] > 0.5  # 0.93 on many; by chance 0
+    assert result["last_step"]["ari"]["mean"] > 0.5  # 0.90 on many; by chance 0
 
 
 def test_the_attention_is_drawn(run_nem: Run) -> None:
