@@ -14,7 +14,9 @@ from neural_em.errors import NeuralEMError, refuse
 def train(
     preset: Annotated[str | None, typer.Argument(metavar="PRESET", hidden=True)] = None,
     objects: Annotated[int | None, option("Objects in a sequence.", "3 shapes, 2 digits, 4 to 8 balls")] = None,
-    components: Annotated[int | None, option("Number of components, K.", "shapes 3 or 4, digits 2, balls 8")] = None,
+    components: Annotated[
+        int | None, option("Number of components, K.", "shapes 3 or 4, digits 2, balls 8, curtain 5")
+    ] = None,
     epochs: Annotated[
         int | None, option("Largest number of epochs; training may stop earlier.", "500, some presets fewer")
     ] = None,

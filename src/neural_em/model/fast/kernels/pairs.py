@@ -73,7 +73,7 @@ def _heed_back(
 
 
 def _settings(K: int, M: int) -> dict[str, Any]:
-    JB, MB = triton.next_power_of_2(max(K - 1, 1)), triton.next_power_of_2(M)
+    JB, MB = triton.next_power_of_2(K - 1), triton.next_power_of_2(M)
     return {"JB": JB, "MB": MB, "num_warps": warps(JB * MB, 16)}
 
 
