@@ -115,6 +115,19 @@ def test_any_number_of_components_see_each_other(K: int, attention: bool, used: 
     assert used["Heeded"] == 2 * attention
 
 
+def test_a_hook_put_on_later_sees_the_attention(used: Counter[str]) -> None:
+    model = NeuralEM(CASES["grey, relational"], seed=2).double()
+    fast, seen = accelerate(model), []
+    unrolled(model, lambda plain: fast, K=3)  # the twin is made before there is a hook
+    hook = model.m_step.interaction.register_forward_hook(lambda module, given, out: seen.append((given[0], out[2])))
+    unrolled(model, lambda plain: fast, K=3)
+    hook.remove()
+    assert used["Heeded"] == 2  # in the first unroll alone
+    for theta, attention in seen:
+        assert torch.allclose(attention, model.m_step.interaction(theta)[2], atol=1e-12)
+    assert [tuple(attention.shape) for _, attention in seen] == [(1, 3, 2)] * 2
+
+
 def test_pairs_in_half_precision_are_rounded_only_once() -> None:
     made = torch.Generator().manual_seed(1)
     halves, bias = (torch.randn(*shape, generator=made).bfloat16() for shape in ((2, 3, 14), (14,)))
