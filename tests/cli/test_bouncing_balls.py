@@ -31,7 +31,7 @@ def test_one_of_the_models_and_what_its_evaluations_say(run_nem: Run) -> None:
     ended = run_nem(*QUICK, "bouncing-balls", "--set", "data.train_size=16", "--set", "training.epochs=1")
     assert ended.status == 0, ended.errors
     assert ended.out.endswith(f"{PAGE}\n")
-    assert "bouncing-balls: 1 epoch of 16 sequences" in text()
+    assert "bouncing-balls: 1 + 1 epochs of 16 sequences" in text()
     found = [json.loads(path.read_text()) for path in (RUNS / "bouncing-balls" / "seed-0" / "evaluations").glob("*")
              if path.suffix == ".json"]  # fmt: skip
     four, more = sorted(found, key=lambda each: each["settings"]["data"]["objects"])
@@ -75,7 +75,7 @@ def test_all_four_at_toy_size(run_nem: Run) -> None:
     ended = run_nem("reproduce", "relational", "--quick", "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert "*missing*" not in text()
-    assert "Every model was trained with 2 epochs of 32 sequences" in text()
+    assert "every model of balls with 2 + 2 epochs of 32 sequences; curtain: 2 epochs of 32 sequences." in text()
     pictures = {path.stem for path in (PAGE.parent / "figures").glob("*.png")}
     assert pictures == {"rollout-4-balls", "rollout-6-to-8-balls", "bouncing-balls", "curtain"}
     again = run_nem("reproduce", "relational", "--quick", "--device", "cpu")

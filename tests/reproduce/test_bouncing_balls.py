@@ -31,7 +31,8 @@ def evaluated(ari: float, error: float, relational: float, ahead: list[float]) -
 def run(number: float, **changes: Any) -> dict[str, Any]:
     ahead = [10 * number + step for step in range(20)]
     scores = {FOUR: evaluated(number / 10, 20 * number, 5 * number, ahead)}
-    return trained(stopped="epochs", epochs=20, evaluations=scores, settings={"data.train_size": 20_000}, **changes)
+    lengths = {"epochs": 20, "stage_epochs": (10, 20)}
+    return trained(stopped="epochs", evaluations=scores, settings={"data.train_size": 20_000}, **lengths, **changes)
 
 
 def page(tmp_path: Path, *records: TrainingRecord) -> str:
@@ -69,17 +70,19 @@ def test_what_no_run_has_is_no_column(tmp_path: Path) -> None:
 
 def test_it_says_how_long_all_were_trained(tmp_path: Path) -> None:
     text = page(tmp_path, record("bouncing-balls", run(1)), record("bouncing-balls-rnn-em", run(4)))
-    assert "Every model was trained with 20 epochs of 20,000 sequences;" in text
-    assert "nem train bouncing-balls --epochs 20 --precision bf16 --set data.train_size=20000 --seeds 1" in text
+    assert "Training: every model of balls with 10 + 20 epochs of 20,000 sequences." in text
+    assert "training.epochs=10], [training.epochs=20]]' --precision bf16 --set data.train_size=20000 --seeds 1" in text
     assert "not all trained alike" not in text
 
 
-@pytest.mark.parametrize("change", [{"epochs": 21}, {"settings": {}}, {"settings": {"training.schedule": "cosine"}}])
+@pytest.mark.parametrize(
+    "change", [{"stage_epochs": (10, 21)}, {"settings": {}}, {"settings": {"training.schedule": "cosine"}}]
+)
 def test_it_says_when_they_do_not_compare(tmp_path: Path, change: dict[str, Any]) -> None:
     other = record("bouncing-balls-rnn-em", {**run(4), **change})
     text = page(tmp_path, record("bouncing-balls", run(1)), other)
     assert "**The models were not all trained alike; their numbers do not compare.**" in text
-    assert "bouncing-balls: 20 epochs of 20,000 sequences;" in text
+    assert "bouncing-balls: 10 + 20 epochs of 20,000 sequences;" in text
 
 
 def test_nothing_was_trained(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from neural_em.report.plots import error_curves
 from neural_em.report.tables import MISSING, markdown_table, over_runs
 from neural_em.reproduce.plan import Training
 from neural_em.reproduce.records import Scores, SeedRecord, TrainingRecord, evaluated, mean_of
-from neural_em.reproduce.results_page import TOY, commands, figures, joined, problems, runs_table
+from neural_em.reproduce.results_page import TOY, commands, epochs_told, figures, joined, problems, runs_table
 from neural_em.reproduce.work import Reproduction
 
 WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that follow, and half of these
@@ -166,12 +166,13 @@ def _alike(records: Mapping[str, TrainingRecord], trainings: Sequence[Training])
     }
     if not lines:
         return "No model has been trained yet.\n"
-    same = len(lines) > 1 and len(set(lines.values())) == 1 and " / " not in next(iter(lines.values()))
-    if same:
-        return f"Every model was trained with {next(iter(lines.values()))}; the authors trained for up to 500 epochs.\n"
     compared = {line for name, line in lines.items() if name in MODELS}
     warning = "**The models were not all trained alike; their numbers do not compare.** " if len(compared) > 1 else ""
-    told = "; ".join(f"{name}: {line}" for name, line in lines.items())
+    if sum(name in MODELS for name in lines) > 1 and not warning and " / " not in (line := compared.pop()):
+        others = "".join(f"; {name}: {line}" for name, line in lines.items() if name not in MODELS)
+        told = f"every model of balls with {line}{others}"
+    else:
+        told = "; ".join(f"{name}: {line}" for name, line in lines.items())
     return f"{warning}Training: {told}. The authors trained for up to 500 epochs.\n"
 
 
@@ -180,6 +181,7 @@ def _length(training: Training, run: SeedRecord) -> str:
     settings = dict(run.settings)
     sequences = settings.pop("data.train_size", training.experiment().data.train_size)
     others = "".join(f", {name}={value}" for name, value in settings.items())
-    count = "1 epoch" if run.epochs == 1 else f"{run.epochs or 0} epochs"
+    told = epochs_told(run.epochs or 0, run.stage_epochs)
+    count = "1 epoch" if told == "1" else f"{told} epochs"
     epochs = count if run.stopped != "patience" else "epochs until patience ended it"
     return f"{epochs} of {sequences:,} sequences{others}"

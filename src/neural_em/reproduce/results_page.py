@@ -153,7 +153,7 @@ def _lengths(cell: Cell) -> str:
     """How many epochs the runs took and why they stopped."""
     ends: dict[str, list[str]] = {}
     for run in cell.runs:
-        ends.setdefault(run["stopped"] or "not finished", []).append(_epochs(run["epochs"], run["stage_epochs"]))
+        ends.setdefault(run["stopped"] or "not finished", []).append(epochs_told(run["epochs"], run["stage_epochs"]))
     return "; ".join(f"{', '.join(epochs)} ({reason})" for reason, epochs in ends.items()) or MISSING
 
 
@@ -162,7 +162,7 @@ def runs_table(records: Mapping[str, TrainingRecord]) -> str:
     header = ["run", "seed", "epochs", "best", "stopped", "time", "precision", "device", "commit", "torch"]
     rows = [
         [
-            name, seed, _epochs(run.epochs, run.stage_epochs), run.best_epoch, run.stopped or "not finished",
+            name, seed, epochs_told(run.epochs, run.stage_epochs), run.best_epoch, run.stopped or "not finished",
             span(run.seconds), run.precision, run.device, short_commit(run.commit), run.torch,
         ]
         for name, record in records.items()
@@ -226,5 +226,6 @@ def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord], s
     return [training.command(folder, len(runs) or seeds, limits, precision, settings), *evaluations]
 
 
-def _epochs(epochs: int | None, stages: Sequence[int | None]) -> str:
+def epochs_told(epochs: int | None, stages: Sequence[int | None]) -> str:
+    """The epochs of a run, or of each of its stages."""
     return " + ".join(str(count) for count in stages or (epochs,))
