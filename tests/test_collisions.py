@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -53,6 +54,23 @@ def test_collisions_before_the_eleventh_step_do_not_count(monkeypatch: pytest.Mo
     assert all(math.isnan(value) for value in near)
 
 
+def test_attention_by_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three squares of 49 pixels, 12 and 16 pixels apart in a row, and a component that predicts next to nothing."""
+    psi = torch.zeros(1, 4, 1, 40, 40)
+    for k, left in enumerate((0, 12, 28)):
+        psi[0, k, 0, 5:12, left : left + 7] = 1
+    psi[0, 3, 0, 0, 0] = 1
+    attention = torch.arange(16.0).view(1, 4, 4)
+    state = SimpleNamespace(psi=psi, theta=torch.zeros(1, 4, 6))
+    monkeypatch.setattr(collisions, "infer", lambda *given: [SimpleNamespace(state=state)] * (collisions.FIRST + 2))
+    monkeypatch.setattr(MODEL.m_step, "attention", lambda theta: attention)
+    found = collisions.heeded(MODEL, torch.zeros(FRAMES, 1, 1, 40, 40), 4, torch.zeros(1))
+    pairs = {(11.0, 13.0): [1, 4], (15.0, 18.0): [6, 9], (24.0, math.inf): [2, 8]}  # both ways, in each of two steps
+    assert {span: part for span, part in found.items() if part[1]} == {
+        span: (sum(values) / 2, 4) for span, values in pairs.items()
+    }
+
+
 def test_what_becomes_of_the_effects() -> None:
     effect = torch.arange(12.0).view(3, 2, 2)
     changed = {name: change(effect, 0.5) for name, change in collisions.EFFECTS.items()}
@@ -71,6 +89,14 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         lines.append(capsys.readouterr().out.splitlines()[-1])
     assert lines[0] == lines[1] != lines[2]
     assert lines[0].startswith("bouncing-balls")
+    monkeypatch.setattr(
+        sys, "argv", ["collisions.py", "bouncing-balls", "--size", "3", "--device", "cpu", "--attention"]
+    )
+    collisions.main()
+    *_, errors, near, _, _, _, _, far = capsys.readouterr().out.splitlines()
+    assert errors == lines[0]
+    assert re.fullmatch(r"  0 to 11 pixels apart: attention (\d\.\d{3}|nan), \d+ pairs", near)
+    assert re.fullmatch(r"  24 to inf pixels apart: attention 0\.0\d\d, \d+ pairs", far)
 
 
 def test_the_sum_is_scaled_to_the_others_in_training() -> None:
@@ -89,6 +115,7 @@ def test_the_sum_is_scaled_to_the_others_in_training() -> None:
         (["flying-shapes", "--effects", "none"], "no components here that see each other"),
         (["bouncing-balls", "--components", "1", "--effects", "scaled"], "no components here that see each other"),
         (["bouncing-balls", "--size", "1", "--effects", "another"], "needs two sequences"),
+        (["bouncing-balls", "--components", "1", "--attention"], "no components here that heed each other"),
     ],
 )
 def test_what_it_is_not_for(

@@ -75,7 +75,10 @@ def test_all_four_at_toy_size(run_nem: Run) -> None:
     ended = run_nem("reproduce", "relational", "--quick", "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert "*missing*" not in text()
-    assert "every model of balls with 2 + 2 epochs of 32 sequences; curtain: 2 epochs of 32 sequences." in text()
+    assert (
+        "bouncing-balls, bouncing-balls-rnn-em, bouncing-balls-rnn: 2 + 2 epochs of 32 sequences; curtain: 2 epochs"
+        in text()
+    )
     pictures = {path.stem for path in (PAGE.parent / "figures").glob("*.png")}
     assert pictures == {"rollout-4-balls", "rollout-6-to-8-balls", "bouncing-balls", "curtain"}
     again = run_nem("reproduce", "relational", "--quick", "--device", "cpu")

@@ -70,7 +70,7 @@ def test_what_no_run_has_is_no_column(tmp_path: Path) -> None:
 
 def test_it_says_how_long_all_were_trained(tmp_path: Path) -> None:
     text = page(tmp_path, record("bouncing-balls", run(1)), record("bouncing-balls-rnn-em", run(4)))
-    assert "Training: every model of balls with 10 + 20 epochs of 20,000 sequences." in text
+    assert "Training: bouncing-balls, bouncing-balls-rnn-em: 10 + 20 epochs of 20,000 sequences." in text
     assert "training.epochs=10], [training.epochs=20]]' --precision bf16 --set data.train_size=20000 --seeds 1" in text
     assert "not all trained alike" not in text
 

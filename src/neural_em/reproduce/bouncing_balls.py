@@ -53,14 +53,15 @@ _COLUMNS = {
 
 _LEAD = """\
 R-NEM, whose components see each other, on balls that bounce off each other and off the walls, beside the same network
-without that (RNN-EM) and a single component (RNN). They are trained on four to eight balls with K = 8 and tested with
-K = 8, the RNN with K = 1; the authors train on four, with K = 5. Means ± standard deviation over runs that differ in
-their seed alone. A model reads {given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary
-cross entropy of the next frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts
-the pixels of balls that have just met, in frames where some have, and *a frame later* the same pixels in the next
-frame: there the balls' new directions begin to show, and there the authors' code counts. Lower is better. ARI is scored
-on the pixels of exactly one ball; 1 is perfect. The authors' paper shows bars and gives no numbers. Components have
-windows, theirs do not; the RNN, which holds all balls, has none.
+without that (RNN-EM) and a single component (RNN). They are trained on four to eight balls with K = 8, the RNN with
+K = 1, in two stages: on balls three times as fast, then at the usual speed, at which they are tested. The authors train
+on four, at one speed, with K = 5. Means ± standard deviation over runs that differ in their seed alone. A model reads
+{given} frames and then goes on for {ahead} steps without input. The *BCE* is the binary cross entropy of the next
+frame, summed over its pixels, with psi = max over the components; the *relational BCE* counts the pixels of balls that
+have just met, in frames where some have, and *a frame later* the same pixels in the next frame: there the balls' new
+directions begin to show, and there the authors' code counts. Lower is better. ARI is scored on the pixels of exactly
+one ball; 1 is perfect. The authors' paper shows bars and gives no numbers. Components have windows, theirs do not; the
+RNN, which holds all balls, has none.
 """
 _ROLLOUT = """\
 BCE by step without input: the models read their own predictions, the baseline expects that nothing moves any more.
@@ -159,20 +160,16 @@ def _errors(seeds: Sequence[Scores], name: str) -> list[list[float]]:
 
 def _alike(records: Mapping[str, TrainingRecord], trainings: Sequence[Training]) -> str:
     """How the models were trained, and loudly where those that are compared were not trained alike."""
-    lines = {
-        each.name: " / ".join(sorted({_length(each, run) for run in records[each.name].runs.values()}))
-        for each in trainings
-        if each.name in records
-    }
+    lines: dict[str, list[str]] = {}  # the models by how they were trained
+    for each in trainings:
+        if each.name in records:
+            line = " / ".join(sorted({_length(each, run) for run in records[each.name].runs.values()}))
+            lines.setdefault(line, []).append(each.name)
     if not lines:
         return "No model has been trained yet.\n"
-    compared = {line for name, line in lines.items() if name in MODELS}
-    warning = "**The models were not all trained alike; their numbers do not compare.** " if len(compared) > 1 else ""
-    if sum(name in MODELS for name in lines) > 1 and not warning and " / " not in (line := compared.pop()):
-        others = "".join(f"; {name}: {line}" for name, line in lines.items() if name not in MODELS)
-        told = f"every model of balls with {line}{others}"
-    else:
-        told = "; ".join(f"{name}: {line}" for name, line in lines.items())
+    unlike = sum(not MODELS.keys().isdisjoint(names) for names in lines.values()) > 1
+    warning = "**The models were not all trained alike; their numbers do not compare.** " if unlike else ""
+    told = "; ".join(f"{', '.join(names)}: {line}" for line, names in lines.items())
     return f"{warning}Training: {told}. The authors trained for up to 500 epochs.\n"
 
 
