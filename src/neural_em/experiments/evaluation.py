@@ -103,7 +103,10 @@ class Evaluation(Checked):
                 raise NeuralEMError(f"--{name} is for generated data; this run has its own, {data.path}")
             return data
         objects = () if self.objects is None else (f"data.objects={self.objects}",)
-        data = configs.override(replace(run.experiment, data=data), (*self.changes, *objects)).data
+        most = getattr(data, "most_objects", None)
+        if self.objects is not None and most is not None and (self.objects > most or most == data.objects):
+            objects = ("data.most_objects=null", *objects)  # exactly so many
+        data = configs.override(replace(run.experiment, data=data), (*objects, *self.changes)).data
         if self.static:
             return replace(data, frames=1)
         if data.frames is None or data.frames == 1:
