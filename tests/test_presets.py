@@ -96,6 +96,8 @@ def test_run_names_tell_what_is_special() -> None:
     assert run_path(falling).name == "flying-shapes-schedulecosine-epochs3-seed0"
     own = build("static-shapes", data="/some/where/my pictures")
     assert run_path(own).name == "static-shapes-pathmy_pictures-seed0"
+    for staged, steps in (("bouncing-balls", "-stepsNone"), ("flying-mnist-plus", "")):
+        assert run_path(build(staged, data="clip.npy")).name == f"{staged}-pathclip.npy{steps}-seed0"
     assert len(run_path(build("flying-shapes", TINY)).name) < 130
     assert run_path(build("flying-shapes", weights="flying-shapes")).name == "flying-shapes-weightsflying_shapes-seed0"
 

@@ -91,7 +91,7 @@ class Experiment(Checked):
     def run_name(self, usual: Experiment, seeds: int = 1) -> str:
         """A folder name that says in what the run differs from its preset, and with which seeds it is trained."""
         if self.data.kind == "file":
-            usual = replace(usual, data=DataConfig("file", path="."))
+            usual = replace(usual.parts()[-1], data=DataConfig("file", path="."))
         before, now = (configs.flat(each) for each in (usual, self))
         unnamed = {*configs.changeable(self), "training.seed", "name", "data.kind"}
         parts = [self.name]
@@ -217,8 +217,8 @@ def build(
     """A preset with changes: dotted fields, such as ``training.learning_rate=0.0005``, which hold in every stage.
 
     The user's own ``data``, with their true groups as ``masks``, take the place of the preset's; a preset with stages
-    then has one, with the settings of its last. ``weights`` is what to begin with: a run folder, a weight file or the
-    name of a shipped model.
+    is then trained in one go, with the settings of its last stage. ``weights`` is what to begin with: a run folder, a
+    weight file or the name of a shipped model.
     """
     experiment = preset(name)
     if weights is not None:
@@ -226,9 +226,7 @@ def build(
     if data is not None:
         sizes = {name: getattr(experiment.data, name) for name in ("train_size", "validation_size", "test_size")}
         own: Any = {"path": absolute(data), "masks": None if masks is None else absolute(masks)}
-        if experiment.stages:  # which are about the preset's data
-            last = (each for each in experiment.stages[-1] if not configs.field_of(each).startswith("data."))
-            experiment = configs.override(replace(experiment, stages=(), carry_optimizer=False), last)
+        experiment = experiment.parts()[-1]  # stages are about the preset's data
         training = replace(experiment.training, steps=None)  # as many as the user's own frames allow
         experiment = replace(experiment, data=DataConfig("file", **own, **sizes), training=training)
     elif masks is not None:

@@ -76,7 +76,7 @@ def test_it_says_how_long_all_were_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"stage_epochs": (10, 21)}, {"settings": {}}, {"settings": {"training.schedule": "cosine"}}]
+    "change", [{"stage_epochs": (10, 21)}, {"settings": {}}, {"settings": {"training.learning_rate": 0.001}}]
 )
 def test_it_says_when_they_do_not_compare(tmp_path: Path, change: dict[str, Any]) -> None:
     other = record("bouncing-balls-rnn-em", {**run(4), **change})

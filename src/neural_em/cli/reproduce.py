@@ -19,12 +19,12 @@ def reproduce(
     device: options.Device = "auto",
     out: Annotated[Path | None, option("Folder of the results.", "results; quick runs/quick/results")] = None,
     runs: Annotated[Path | None, option("Folder of the runs.", "runs/reproduce; quick runs/quick")] = None,
-    epochs: Annotated[int | None, option("Largest number of epochs.", "as in the preset")] = None,
+    epochs: Annotated[int | None, option("Largest number of epochs, of each stage.", "as in the preset")] = None,
     settings: Annotated[
         list[str] | None,
         assignments(
             "Change training.epochs or training.patience of every training; of relational also data.train_size "
-            "(sequences an epoch), training.learning_rate, training.schedule"
+            "(sequences an epoch) and training.learning_rate"
         ),
     ] = None,
     precision: Annotated[

@@ -21,7 +21,7 @@ from neural_em.reproduce.work import Reproduction
 WITH_INPUT, AHEAD, HALF = 30, 20, 10  # steps that read a frame, steps that follow, and half of these
 SEQUENCES = 2_000  # of the test set
 FOUR, MORE, CURTAIN = "4 balls", "6 to 8 balls", "curtain"
-_FREE = frozenset({"data.train_size", "training.learning_rate", "training.schedule"})
+_FREE = frozenset({"data.train_size", "training.learning_rate"})
 _AS_TRAINED = Evaluation(steps=WITH_INPUT, rollout=AHEAD, size=SEQUENCES)
 
 

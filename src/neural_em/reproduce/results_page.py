@@ -172,8 +172,8 @@ def runs_table(records: Mapping[str, TrainingRecord]) -> str:
         return ""
     about = (
         "*patience*: ten epochs without a better validation loss; *epochs*: as many as were allowed. The weights of "
-        "the best epoch are the result. Seeds of one experiment train at the same time on one device, so their times "
-        "overlap."
+        "the best epoch, in the last stage where there are several, are the result. Seeds of one experiment train at "
+        "the same time on one device, so their times overlap."
     )
     return f"## Runs\n\n{about}\n\n{markdown_table(header, rows)}"
 
@@ -228,4 +228,4 @@ def _command(training: Training, folder: Path, runs: Mapping[str, SeedRecord], s
 
 def epochs_told(epochs: int | None, stages: Sequence[int | None]) -> str:
     """The epochs of a run, or of each of its stages."""
-    return " + ".join(str(count) for count in stages or (epochs,))
+    return " + ".join(str(count or 0) for count in stages or (epochs,))
