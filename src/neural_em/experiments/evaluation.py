@@ -103,8 +103,8 @@ class Evaluation(Checked):
                 raise NeuralEMError(f"--{name} is for generated data; this run has its own, {data.path}")
             return data
         objects = () if self.objects is None else (f"data.objects={self.objects}",)
-        most = getattr(data, "most_objects", None)
-        if self.objects is not None and most is not None and (self.objects > most or most == data.objects):
+        least, most = (getattr(data, name, None) for name in ("objects", "most_objects"))
+        if self.objects is not None and most is not None and (self.objects > most or least == most):
             objects = ("data.most_objects=null", *objects)  # exactly so many
         data = configs.override(replace(run.experiment, data=data), (*objects, *self.changes)).data
         if self.static:
