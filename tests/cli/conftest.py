@@ -50,6 +50,7 @@ def run_nem(
 
     def run(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["nem", *map(str, arguments)])
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # also by python -m pytest
         with pytest.raises(SystemExit) as end:
             cli.main()
         written = capsys.readouterr()
