@@ -14,9 +14,8 @@ import torch
 from PIL import Image
 
 from neural_em.experiments.evaluation import Evaluation, Evaluator
-from neural_em.presets import build
 from neural_em.report.run_reports import sequences
-from neural_em.runs.find import TrainedRun, find_runs
+from neural_em.runs.find import find_runs
 from tests.reproduce.made import row
 
 Run = Callable[..., Any]
@@ -104,26 +103,7 @@ def test_the_shipped_model_predicts_better_than_that_nothing_moves(run_nem: Run)
     errors, repeated = (result["rollout"][name]["mean"] for name in ("upper_bound", "repeated"))
     assert len(errors) == 10
     assert all(error < nothing for error, nothing in zip(errors, repeated, strict=True))
-    assert result["last_step"]["ari"]["mean"] > 0.5  # 0.90 on many; by chance 0
-
-
-@pytest.mark.parametrize(
-    ("preset", "changes", "objects", "wanted"),
-    [
-        ("bouncing-balls", [], 6, (6, 8)),
-        ("bouncing-balls", [], 9, (9, None)),  # more than in training: exactly so many
-        ("bouncing-balls", ["data.most_objects=4"], 6, (6, None)),  # trained with exactly four
-        ("bouncing-balls", ["data.most_objects=4"], 3, (3, None)),
-        ("flying-shapes", [], 4, (4, None)),
-    ],
-)
-def test_how_many_objects_are_meant(
-    preset: str, changes: list[str], objects: int, wanted: tuple[int, int | None]
-) -> None:
-    """At least so many, where the model was trained with a range that has them."""
-    run = TrainedRun("one", build(preset, changes), Path("best.safetensors"))
-    data = Evaluation(objects=objects).data_config(run)
-    assert (data.objects, getattr(data, "most_objects", None)) == wanted
+    assert result["last_step"]["ari"]["mean"] > 0.5  # 0.92 on many; by chance 0
 
 
 def test_the_attention_is_drawn(run_nem: Run) -> None:

@@ -14,8 +14,7 @@ import torch
 import neural_em
 from neural_em import config as configs
 from neural_em.errors import NeuralEMError
-from neural_em.experiments import Experiment, build, override, reopen, train
-from neural_em.presets import preset
+from neural_em.experiments import Experiment, build, override, preset, reopen, train
 from neural_em.runs.find import find_runs
 from neural_em.training import TrainingConfig, fit
 from tests.run_files import edit
@@ -242,10 +241,9 @@ def test_own_data_are_not_held_to_the_steps_of_the_preset(tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_own_data_take_the_settings_of_the_last_stage(tmp_path: Path) -> None:
+def test_own_data_take_the_settings_of_the_last_stage() -> None:
     """The stages before it are about the preset's data: fewer digits, faster balls."""
-    np.save(tmp_path / "clip.npy", np.zeros((12, 5, 16, 16), np.uint8))
-    experiment = build("flying-mnist-plus", data=tmp_path / "clip.npy")
+    experiment = build("flying-mnist-plus", data="clip.npy")
     assert (experiment.stages, experiment.carry_optimizer, experiment.data.kind) == ((), False, "file")
     last = preset("flying-mnist-plus").parts()[-1].training
     assert (last.epochs, last.schedule) == (18, "cosine")
