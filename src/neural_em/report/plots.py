@@ -151,7 +151,7 @@ def error_curves(curves: Mapping[str, Sequence[Sequence[float]]], x: str, y: str
     parts = {name: [part(runs, axis=0) for part in (np.mean, np.min, np.max)] for name, runs in curves.items()}
     draw_lines(axes, step_lines({name: StepCurve(*each) for name, each in parts.items()}), x, y)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=10, loc="best")
+    axes.legend(frameon=False, fontsize=10, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
     return figure
 
 
