@@ -73,15 +73,17 @@ def _to_image(
 
 @triton.jit
 def _unfold(
-    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, PB: tl.constexpr,
+    EB: tl.constexpr,
+):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # of (h, w, ROW)
-    tap, c, pixel = e % ROW // C, e % ROW % C, e // ROW
-    i, j = 2 * (pixel // w) + tap // K - PAD, 2 * (pixel % w) + tap % K - PAD
-    inside = (e < h * w * ROW) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+    p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
+    e = tl.arange(0, EB)[None, :]  # of (K, K, C)
+    tap, c = e // C, e % C
+    i, j = 2 * (p // w) + tap // K - PAD, 2 * (p % w) + tap % K - PAD
+    inside = (p < h * w) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
     v = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
-    tl.store(columns + n * h * w * ROW + e, v, mask=e < h * w * ROW)
+    tl.store(columns + (n * h * w + p) * ROW + e, v, mask=(p < h * w) & (e < ROW))
 
 
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
@@ -116,8 +118,9 @@ def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
     h, w = H // 2, W // 2
     row = -(-(patch[0] ** 2 * C) // 8) * 8
     columns = x.new_empty(N * h * w, row, dtype=dtype)
-    grid = (N, triton.cdiv(h * w * row, 1024))
-    _unfold[grid](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, BLOCK=1024)
+    EB = triton.next_power_of_2(row)
+    PB = max(1, 2048 // EB)
+    _unfold[N, triton.cdiv(h * w, PB)](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, PB=PB, EB=EB)
     return columns
 
 
