@@ -72,7 +72,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def unrolled(model: NeuralEM, twin_of: Any, singly: bool = False, B: int = 1, K: int = 2) -> list[torch.Tensor]:
     """States, losses and gradients of two steps, at once or one by one."""
     c, each = model.config, twin_of(model)
-    x = torch.rand(3, B, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5)).double()
+    x = torch.rand(3, B, c.channels, c.height, c.width, generator=torch.Generator().manual_seed(5))
+    x = x.to(next(model.parameters()))
     x_noisy, gamma = model.draw(x, K, randomness.keys(0, torch.arange(B)))
     if singly:
         state, loss = each.start(x[0], K, gamma=gamma), torch.zeros(())

@@ -50,11 +50,17 @@ class FastActivation(Twin):
         vars(self)["before"] = before
         self.kernels, self.phases = kernels, type(before) is UpConvolution
         self.adds_bias = absorbs(layer, before, kernels)
-        self.rows: tuple[StepMemory, StepMemory] | None = None  # memory for what the kernels make in an unroll
+        self.rows: tuple[StepMemory, ...] | None = None  # memory for what the kernels make in an unroll
 
     def hold(self, steps: int) -> None:
         super().hold(steps if self.kernels else 0)
-        self.rows = memory_there_and_back(steps) if steps else None
+        self.rows = self.memory(steps) if steps else None
+
+    @staticmethod
+    def memory(steps: int) -> tuple[StepMemory, ...]:
+        """For outputs, and for the gradients of inputs and of parameters."""
+        there, back = memory_there_and_back(steps)
+        return there, back, memory_there_and_back(steps)[1]
 
     def ready(self) -> tuple[Tensor, ...]:
         """Scale, offset and bias."""
@@ -82,7 +88,7 @@ class FastActivation(Twin):
     def fused(self, x: Tensor, with_state: bool = False) -> Any:
         """Of x, in one kernel; see `kernels.Activation`."""
         parts, tape = self.held or self.made_ready()
-        rows = self.rows or memory_there_and_back(1)
+        rows = self.rows or self.memory(1)
         given = (x, *parts, None)[:4]  # scale, offset, and the bias if it is added here
         return self.kernels.Activation.apply(tape, rows, self.layer.kind, self.phases, *given, with_state)
 

@@ -17,7 +17,7 @@ class FastConvolution(Linear):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight with its channels last in memory, as the images are, and the bias."""
-        return self.typed(self.layer.weight.contiguous(memory_format=torch.channels_last))
+        return self.with_bias(self.layer.weight.contiguous(memory_format=torch.channels_last))
 
     @classmethod
     def product(cls, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -103,11 +103,11 @@ class FastUpConvolution(FastConvolution):
         """
         weight = self.layer.weight
         if torch.is_grad_enabled() or weight.is_cuda:
-            return self.typed(self.of_phases(weight), 4)
+            return self.with_bias(self.of_phases(weight), 4)
         if self.last is None or self.last[0].dtype != weight.dtype or not torch.equal(self.last[0], weight):
             weight = weight.clone()
             self.last = weight, self.of_phases(weight)
-        return self.typed(self.last[1], 4)
+        return self.with_bias(self.last[1], 4)
 
     def of_phases(self, weight: Tensor) -> Tensor:
         phases = torch.einsum("apu,bqv,oiuv->aboipq", self.share, self.share, weight)
@@ -171,6 +171,9 @@ class FastFirst(Linear):
         """The weight (16*in, out)."""
         return (self.layer.weight.permute(2, 3, 1, 0).flatten(0, 2).contiguous(),)
 
+    def applied_as(self) -> None:
+        """The kernels take the weight as it is."""
+
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % 2 or x.shape[3] % 2:  # not what the kernels are made for
             return F.conv2d(x, self.layer.weight, stride=2, padding=1).to(self.dtype or x.dtype)
@@ -180,7 +183,7 @@ class FastFirst(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
         patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
-        return (long_product(patches, rows)[: len(parts[0])].to(parts[0].dtype),)
+        return (long_product(patches, rows)[: len(parts[0])],)
 
 
 class FastLast(Linear):
@@ -200,6 +203,9 @@ class FastLast(Linear):
         weight = torch.einsum("du,ev,oiuv->deoi", self.reach, self.reach, self.layer.weight)
         return weight.flatten(0, 2).contiguous(), self.layer.bias
 
+    def applied_as(self) -> None:
+        """The kernels take the weight as it is."""
+
     def forward(self, x: Tensor) -> Tensor:
         parts, tape = self.held or self.made_ready()
         return self.kernels.ToImage.apply(x, *parts, tape)
@@ -207,7 +213,7 @@ class FastLast(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         rows = x.permute(0, 2, 3, 1).flatten(0, 2)
         weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
-        return weight[: len(parts[0])].to(parts[0].dtype), gradient.sum(dim=(0, 2, 3))
+        return weight[: len(parts[0])], gradient.sum(dim=(0, 2, 3))
 
 
 class FastFolded(FastLast):

@@ -89,15 +89,15 @@ class Tape:
 
 
 class SharedParameters(torch.autograd.Function):
-    """Hands parameters to many uses; its backward runs once, after all of theirs."""
+    """Hands parameters to many uses, as they are applied; its backward runs once, after all of theirs."""
 
     @staticmethod
-    def forward(ctx: Any, tape: Tape, *parameters: Tensor) -> tuple[Tensor, ...]:
-        ctx.tape = tape
+    def forward(ctx: Any, tape: Tape, applied: tuple[Tensor, ...], *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.tape, ctx.types = tape, [parameter.dtype for parameter in parameters]
         ctx.set_materialize_grads(False)
-        return tuple(parameter.view_as(parameter) for parameter in parameters)
+        return tuple(part.view_as(part) for part in applied)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.tape.collect())
+        return None, None, *(part.to(dtype) for part, dtype in zip(ctx.tape.collect(), ctx.types, strict=True))

@@ -23,7 +23,7 @@ class Twin(nn.Module):
     """The fast twin of a layer: its parameters are the plain layer's, read whenever they are made ready."""
 
     layer: Any  # the plain one
-    ready: Callable[[], tuple[Tensor, ...]]  # the parameters as they are applied
+    ready: Callable[[], tuple[Tensor, ...]]  # the parameters as they are applied, but for their type
     gradients: Callable[..., tuple[Tensor, ...]]  # of what `ready` gave, from that and what the uses left on the tape
 
     def __init__(self, layer: nn.Module) -> None:
@@ -45,11 +45,16 @@ class Twin(nn.Module):
 
     def made_ready(self) -> tuple[tuple[Tensor, ...], Tape | None]:
         """The parameters as they are applied, and the tape for their gradients, if those are wanted."""
-        parts = self.ready()
+        parts, dtype = self.ready(), self.applied_as()
+        applied = parts if dtype is None else tuple(part.detach().to(dtype) for part in parts)
         if not torch.is_grad_enabled() or not any(part.requires_grad for part in parts):
-            return parts, None
-        tape = Tape(functools.partial(self.gradients, parts), functools.partial(self.increase, parts))
-        return SharedParameters.apply(tape, *parts), tape
+            return applied, None
+        tape = Tape(functools.partial(self.gradients, applied), functools.partial(self.increase, applied))
+        return SharedParameters.apply(tape, applied, *parts), tape
+
+    def applied_as(self) -> torch.dtype | None:
+        """The type that the parameters are turned into, if that is another than their own."""
+        return None
 
 
 class Linear(Twin):
@@ -74,14 +79,16 @@ class Linear(Twin):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The weight and the bias."""
-        return self.typed(self.layer.weight)
+        return self.with_bias(self.layer.weight)
 
-    def typed(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
-        """The weight, and the bias if it is added here, repeated for each phase; in the type of the products."""
-        parts: tuple[Tensor, ...] = (weight,)
-        if self.adds_bias and self.layer.bias is not None:
-            parts = (weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1))
-        return parts if self.dtype is None else tuple(part.to(self.dtype) for part in parts)
+    def with_bias(self, weight: Tensor, phases: int = 1) -> tuple[Tensor, ...]:
+        """The weight, and the bias if it is added here, repeated for each phase."""
+        if not self.adds_bias or self.layer.bias is None:
+            return (weight,)
+        return weight, self.layer.bias if phases == 1 else self.layer.bias.expand(phases, -1).reshape(-1)
+
+    def applied_as(self) -> torch.dtype | None:
+        return self.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer, on the tape if there is one; an input of another number of axes goes to the plain layer."""
@@ -139,7 +146,7 @@ class FastDense(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
-        return (weight,) if len(parts) == 1 else (weight, gradient.sum(0))
+        return (weight,) if len(parts) == 1 else (weight, long_sum(gradient))
 
     def increase(self, parts: tuple[Tensor, ...], total: tuple[Tensor, ...], *left: Tensor) -> None:
         x, gradient = left
@@ -169,7 +176,7 @@ class FastPairs(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         own, other = (part.flatten(0, 1) for part in self.of_components(gradient))
         x = x.flatten(0, 1)
-        return torch.cat([long_product(own, x), long_product(other, x)], dim=1), own.sum(0)
+        return torch.cat([long_product(own, x), long_product(other, x)], dim=1), long_sum(own)
 
 
 class FusedPairs(Linear):
@@ -183,7 +190,7 @@ class FusedPairs(Linear):
 
     def ready(self) -> tuple[Tensor, ...]:
         """The halves of the weight under each other, and the bias."""
-        return self.typed(torch.cat(self.layer.weight.chunk(2, dim=1)))
+        return self.with_bias(torch.cat(self.layer.weight.chunk(2, dim=1)))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 3 or not self.kernels.pairs_fit(x.shape[1], x.shape[2]):
@@ -192,7 +199,7 @@ class FusedPairs(Linear):
         return JoinedPairs.apply(self.kernels, tape, x.to(parts[0].dtype), *parts)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        return long_product(gradient, x), gradient[:, : x.shape[1]].sum(0)
+        return long_product(gradient, x), long_sum(gradient[:, : x.shape[1]])
 
 
 class JoinedPairs(torch.autograd.Function):
@@ -224,7 +231,14 @@ def constant(table: Any, like: Tensor) -> Tensor:
 def long_product(a: Tensor, b: Tensor) -> Tensor:
     """The product a^T b of (N,p) and (N,q); many short ones side by side where N is far larger than p and q."""
     N = a.shape[0]
+    wide: tuple[Any, ...] = (torch.float32,) if a.is_cuda and a.dtype == torch.bfloat16 else ()
     parts = next((parts for parts in (256, 128, 64, 32) if N % parts == 0), 1)
     if not a.is_cuda or parts == 1 or max(a.shape[1], b.shape[1]) > N // 256:
-        return a.T @ b
-    return torch.bmm(a.reshape(parts, -1, a.shape[1]).transpose(1, 2), b.reshape(parts, -1, b.shape[1])).sum(0)
+        return torch.mm(a.T, b, *wide)
+    a, b = (each.reshape(parts, -1, each.shape[1]) for each in (a, b))
+    return torch.bmm(a.transpose(1, 2), b, *wide).sum(0)
+
+
+def long_sum(x: Tensor) -> Tensor:
+    """The sum of (N,p) over N; of bfloat16 numbers in float32."""
+    return x.sum(0, dtype=torch.float32 if x.dtype == torch.bfloat16 else None)

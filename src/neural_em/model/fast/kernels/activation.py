@@ -72,7 +72,7 @@ def _activation_forward(
 
 @triton.jit
 def _activation_backward(
-    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, R, P, C, WIDTH,
+    gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts, G, S, R, P, C, WIDTH,
     KIND: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr, PHASES: tl.constexpr, STATE: tl.constexpr,
     PB: tl.constexpr, CB: tl.constexpr,
 ):  # fmt: skip
@@ -87,7 +87,7 @@ def _activation_backward(
     if AFFINE:
         s = tl.load(scale + c, mask=c < C, other=0.0)
         z = h * s + tl.load(offset + c, mask=c < C, other=0.0)
-    g = tl.load(gradient + n * P * C + target, mask=inside, other=0.0).to(mean.dtype.element_ty)
+    g = tl.load(gradient + n * G + target, mask=inside, other=0.0).to(mean.dtype.element_ty)
     if KIND == ELU:
         g = tl.where(z > 0, g, g * tl.exp(z))
     elif KIND == RELU:
@@ -109,7 +109,7 @@ def _activation_backward(
     g = tl.where(inside, (g - a - h * b) * r, 0.0)
     if STATE:
         state = 1.0 / (1.0 + tl.exp(-v))
-        g += tl.load(g_state + n * P * C + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
+        g += tl.load(g_state + n * S + source, mask=inside, other=0.0).to(g.dtype) * state * (1.0 - state)
     tl.store(gx + n * P * C + source, g, mask=inside)
     if BIAS:
         tl.store(parts + (n * R + 2) * C + channel, tl.sum(g, axis=0), mask=channel < C)
@@ -122,16 +122,15 @@ class Activation(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tape: Any, rows: tuple[Any, Any], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
+    def forward(ctx: Any, tape: Any, rows: tuple[Any, ...], kind: str, phases: bool, x: Tensor, scale: Tensor | None,
                 offset: Tensor | None, bias: Tensor | None, with_state: bool) -> Any:  # fmt: skip
         """Of x (N,C) or (N,C,H,W); with phases, of (N,4*C,H,W) whose channels are (2,2,C), to (N,C,2H,2W).
 
-        ``rows`` give the memory that the output and, in the backward pass, the input's gradient are written to. If
-        it is wanted, a recurrent layer's state, the sigmoid of x as it is, comes second.
+        ``rows`` give the memory that the output and, in the backward pass, the gradients of the input and of the
+        parameters are written to. If it is wanted, a recurrent layer's state, the sigmoid of x as it is, comes second.
         """
         N = x.shape[0]
-        image = x.dim() == 4
-        x = x.contiguous(memory_format=torch.channels_last) if image else x.contiguous()
+        x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
         C = x.shape[1] // 4 if phases else x.shape[1]
         P, width = x[0].numel() // C, x.shape[-1]
         shape = (N, C, 2 * x.shape[2], 2 * x.shape[3]) if phases else tuple(x.shape)
@@ -145,7 +144,7 @@ class Activation(torch.autograd.Function):
         state = torch.empty_like(x) if with_state else None
         _activation_forward[(N,)](x, bias, scale, offset, y, state, mean, deviation, P, C, width, **settings)
         ctx.save_for_backward(x, scale, offset, bias, mean, deviation)
-        ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1], (N, P, C, width), settings
+        ctx.tape, ctx.rows, ctx.sizes, ctx.settings = tape, rows[1:], (N, P, C, width), settings
         return (y, state) if with_state else y
 
     @staticmethod
@@ -154,14 +153,21 @@ class Activation(torch.autograd.Function):
         """The gradient of x; the parameters' to the tape."""
         x, scale, offset, bias, mean, deviation = ctx.saved_tensors
         N, P, C, width = ctx.sizes
-        image = x.dim() == 4
-        gradient = gradient.contiguous(memory_format=torch.channels_last) if image else gradient.contiguous()
-        gx: Tensor = ctx.rows.take(tuple(x.shape), x)
-        parts = mean.new_empty(N, 2 + (bias is not None), C) if scale is not None else gx
+        gradient, g_state = _rows(gradient), None if g_state is None else _rows(g_state)
+        gx: Tensor = ctx.rows[0].take(tuple(x.shape), x)
+        parts = gx if scale is None else ctx.rows[1].take((N, 2 + (bias is not None), C), mean)
         _activation_backward[(N,)](
-            gradient, None if g_state is None else g_state.contiguous(), x, bias, scale, offset, mean, deviation, gx,
-            parts, parts.shape[1], P, C, width, **ctx.settings,
+            gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts,
+            gradient.stride(0), 0 if g_state is None else g_state.stride(0), parts.shape[1], P, C, width,
+            **ctx.settings,
         )  # fmt: skip
         if scale is not None and ctx.tape is not None:
             ctx.tape.add(parts)
         return None, None, None, None, gx, None, None, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Each sample in one piece: images with their channels last, vectors as they are if they lie in longer rows."""
+    if x.dim() == 4:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x if x.stride(1) == 1 else x.contiguous()
