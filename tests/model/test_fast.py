@@ -14,6 +14,7 @@ from neural_em.model.fast.convolutions import FastConvolution
 from neural_em.model.fast.gathering import StepMemory, join
 from neural_em.model.fast.graphs import GraphedStep
 from neural_em.model.networks import Activation, Dense, initialise
+from neural_em.training import device as devices
 from tests.model.test_golden import CASES, authors_model, check, unrolled
 
 PRESETS = ("static-shapes", "static-shapes-nem", "flying-shapes", "flying-mnist")
@@ -323,3 +324,34 @@ def test_bfloat16_points_the_same_way(name):
     for ours, theirs in zip(others, gradients, strict=True):
         assert ours.dtype == torch.float32
         assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.97
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["flying-shapes", "flying-mnist"])
+def test_whole_images_in_one_kernel_are_what_the_layers_make_of_them(name, dtype, monkeypatch):
+    """On a Hopper GPU, in bfloat16 or TF32; with more images than it has multiprocessors, and with fewer."""
+    from neural_em.model.fast.kernels import images
+
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    config, launched, launch = preset(name), [], images.launch
+    monkeypatch.setattr(images, "launch", lambda kernel, *given: (launched.append(kernel), launch(kernel, *given)))
+    for B in (2, 50, 200):
+        x = torch.rand(3, B, 1, config.height, config.width, generator=torch.Generator().manual_seed(5)).cuda()
+        results = []
+        for usable in (images.usable, lambda *given: False):
+            with devices.products("auto", x.device), monkeypatch.context() as patched:
+                patched.setattr(images, "usable", usable)
+                model = NeuralEM(config, seed=1).cuda()
+                x_noisy, gamma = model.draw(x, 3, randomness.keys(0, torch.arange(B)))
+                out = accelerate(model, dtype).unroll(x, 3, x_noisy=x_noisy, gamma=gamma)
+                out.loss.backward()
+            results.append((out.loss.detach(), [parameter.grad for parameter in model.parameters()]))
+        (loss, gradients), (other, others) = results
+        torch.testing.assert_close(loss, other, rtol=0.01, atol=0)
+        for ours, theirs in zip(gradients, others, strict=True):
+            assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.97
+    each = ["encoder_there"] * 2 + ["decoder_there"] * 2 * (dtype is not None)
+    assert sorted(launched) == sorted(3 * [*each, *(kernel.replace("there", "back") for kernel in each)])

@@ -28,6 +28,7 @@ from neural_em.model.fast.convolutions import (
     FastUpConvolution,
 )
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
+from neural_em.model.fast.images import FastImages, chain
 from neural_em.model.fast.linear import FastDense, FastPairs, FusedPairs, Linear, Twin
 from neural_em.model.m_step import GradientMStep, RecurrentMStep, differentiated_twice
 from neural_em.model.networks import Activation, Convolution, Decoder, Dense, Encoder, UpConvolution, normalise
@@ -91,9 +92,9 @@ class FastNeuralEM(NeuralEM):
         if made_of != self.made_of:
             self.kernels = kernels_for(like.device.type)
             self.fast = (fast_m_step(self.m_step, self.kernels, self.dtype),)  # in a tuple: not a module of the model
-            self.layers = [each for each in self.fast[0].modules() if isinstance(each, Twin)]
             below = list(self.fast[0].modules())[1:]
-            self.covered = all(isinstance(each, Twin) or as_built(each, FastInteraction, *NETWORKS) for each in below)
+            self.layers = [each for each in below if isinstance(each, Twin | FastImages)]
+            self.covered = all(each in self.layers or as_built(each, FastInteraction, *NETWORKS) for each in below)
             self.made_of, self.graphs, self.recorder = made_of, {}, None
         else:  # what the M-step has besides may have changed
             vars(self.fast[0]).update(vars(self.m_step), _modules=self.fast[0]._modules)
@@ -186,7 +187,7 @@ class FastNeuralEM(NeuralEM):
         if delta is None:
             delta = self.kernels.MaskedDifference.apply(x, psi, gamma, self.rows[0])
         if self.config.normalize_input:
-            flat, rows = delta.flatten(0, 1), (StepMemory(1), StepMemory(1))
+            flat, rows = delta.flatten(0, 1), FastActivation.memory(1)
             if not self.kernels.row_fits(flat, False):
                 return normalise(flat).view_as(delta)
             given = (flat, None, None, None, False)
@@ -276,8 +277,7 @@ def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None
         return twin_of(module, before, after, kernels)
     if as_built(module, nn.Sequential):
         around = [None, *(layer if known(layer) else None for layer in module), None]
-        twins = (replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module))
-        return nn.Sequential(*twins)
+        return chain([replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module)], kernels)
     return with_fast_layers(module, kernels) if as_built(module, *NETWORKS) else module
 
 

@@ -1,10 +1,11 @@
-"""Fused GPU kernels (Triton): one each way where torch needs many.
+"""Fused GPU kernels: one each way where torch needs many. In Triton, but for `images`, which is CUDA C++.
 
 The plain functions are their reference, in float32 and float64. Only `edges`, the first and the last convolution, has
 products of matrices, which are as coarse as torch's may be (TF32). Activations may also be bfloat16; sums, differences,
 E-step and losses are not.
 """
 
+from neural_em.model.fast.kernels import images
 from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
@@ -14,5 +15,5 @@ from neural_em.model.fast.kernels.window import Window
 
 __all__ = [
     "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "Heeded", "MaskedDifference", "ToFeatures", "ToImage",
-    "Window", "fits", "join", "pairs_fit", "part", "patches", "row_fits", "uniform",
+    "Window", "fits", "images", "join", "pairs_fit", "part", "patches", "row_fits", "uniform",
 ]  # fmt: skip
