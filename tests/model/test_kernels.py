@@ -24,7 +24,7 @@ from neural_em.model import ModelConfig, NeuralEM, NoiseConfig
 from neural_em.model.fast import accelerate, kernels, twin
 from neural_em.model.fast.activation import FastActivation
 from neural_em.model.fast.gathering import StepMemory
-from neural_em.model.fast.kernels import assignment, pairs, window
+from neural_em.model.fast.kernels import assignment, edges, pairs, sums, window
 from neural_em.model.networks import Activation
 from neural_em.model.window import windowed
 
@@ -236,3 +236,31 @@ def test_layer_norm_of_the_largest_samples(shape: tuple[int, ...], used: Counter
 def test_random_numbers(used: Counter[str]) -> None:
     keys = randomness.keys(3, torch.arange(4))
     assert torch.equal(kernels.uniform(keys, 37, 1), randomness.uniform(keys, 37, 1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 1), (5, 300), (5000, 3), (300, 300)], ids=str)
+def test_sums_of_columns(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows and of many, one behind another or apart."""
+    monkeypatch.setattr(sums, "_PROGRAMS", 4)  # with several tiles for each
+    numbers = torch.randint(-9, 9, (shape[0], 2 * shape[1]), generator=torch.Generator().manual_seed(3))
+    for x in (numbers[:, : shape[1]], numbers[:, ::2], numbers[:, : shape[1]].contiguous()):
+        for dtype, wide in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
+            made = kernels.column_sums(x.to(dtype))
+            assert made.dtype == wide
+            assert torch.equal(made, x.sum(0).to(wide))
+
+
+@pytest.mark.parametrize(("patch", "padding"), [((4, 1), 1), ((5, 2), 2)], ids=str)
+@pytest.mark.parametrize(("N", "C", "size"), [(1, 1, (2, 4)), (40, 3, (6, 4)), (7, 1, (28, 28))], ids=str)
+def test_gradients_of_the_outer_weights(
+    N: int, C: int, size: tuple[int, int], patch: tuple[int, int], padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "_PROGRAMS", 4)  # with several tiles for each
+    made = torch.Generator().manual_seed(3)
+    x = torch.randn(N, C, *size, generator=made).double()
+    y = torch.randn(N, 6, size[0] // 2, size[1] // 2, generator=made).double()
+    weight = torch.zeros(6, C, patch[0], patch[0]).double().requires_grad_()
+    padded = torch.nn.functional.pad(x, (padding, 3, padding, 3))
+    out = torch.nn.functional.conv2d(padded, weight, stride=2)[:, :, : y.shape[2], : y.shape[3]]
+    wanted = torch.autograd.grad((out * y).sum(), weight)[0].permute(2, 3, 1, 0).flatten(0, 2)
+    torch.testing.assert_close(kernels.patches_by_features(x, y, patch), wanted, rtol=1e-10, atol=1e-10)

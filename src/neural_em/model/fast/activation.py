@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.convolutions import interleave
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
-from neural_em.model.fast.linear import Twin
+from neural_em.model.fast.linear import Twin, long_sum
 from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
 
 
@@ -69,7 +69,7 @@ class FastActivation(Twin):
 
     def gradients(self, parts: tuple[Tensor, ...], each: Tensor) -> tuple[Tensor, ...]:
         """The sums over all samples' parts (N,3,C)."""
-        return tuple(each.sum(dim=0))
+        return tuple(long_sum(each.flatten(1), self.kernels).view(each.shape[1:]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C) or (N,C,H,W); what else an activation may be given is left to the plain one."""

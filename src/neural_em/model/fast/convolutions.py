@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neural_em.model.fast.linear import ON_ARM, Linear, constant, long_product
+from neural_em.model.fast.linear import ON_ARM, Linear, constant, long_sum
 
 
 class FastConvolution(Linear):
@@ -181,9 +181,7 @@ class FastFirst(Linear):
         return self.kernels.ToFeatures.apply(x, *parts, tape, self.dtype or x.dtype)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
-        patches = self.kernels.patches(x, self.kernels.FIRST, rows.dtype)
-        return (long_product(patches, rows)[: len(parts[0])],)
+        return (self.kernels.patches_by_features(x, gradient, self.kernels.FIRST),)
 
 
 class FastLast(Linear):
@@ -211,9 +209,9 @@ class FastLast(Linear):
         return self.kernels.ToImage.apply(x, *parts, tape)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = x.permute(0, 2, 3, 1).flatten(0, 2)
-        weight = long_product(self.kernels.patches(gradient, self.kernels.LAST, rows.dtype), rows)
-        return weight[: len(parts[0])], gradient.sum(dim=(0, 2, 3))
+        rows = gradient.permute(0, 2, 3, 1).flatten(2).flatten(0, 1)  # of (W,C): wider than pixels, faster to add up
+        bias = long_sum(rows, self.kernels).view(-1, gradient.shape[1]).sum(0)
+        return self.kernels.patches_by_features(gradient, x, self.kernels.LAST), bias
 
 
 class FastFolded(FastLast):

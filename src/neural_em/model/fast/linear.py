@@ -122,6 +122,10 @@ class Use(torch.autograd.Function):
 class FastDense(Linear):
     """Fully connected."""
 
+    def __init__(self, layer: nn.Module, kernels: Any) -> None:
+        super().__init__(layer)
+        self.kernels = kernels
+
     def pack(self) -> None:
         """Puts a large weight that is held without gradients in the order in which oneDNN reads it fastest (x86)."""
         assert self.held is not None
@@ -146,7 +150,7 @@ class FastDense(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """The sums over all samples, of one step or of all, of g x^T and g."""
         weight = long_product(gradient, x)
-        return (weight,) if len(parts) == 1 else (weight, long_sum(gradient))
+        return (weight,) if len(parts) == 1 else (weight, long_sum(gradient, self.kernels))
 
     def increase(self, parts: tuple[Tensor, ...], total: tuple[Tensor, ...], *left: Tensor) -> None:
         x, gradient = left
@@ -176,7 +180,7 @@ class FastPairs(Linear):
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         own, other = (part.flatten(0, 1) for part in self.of_components(gradient))
         x = x.flatten(0, 1)
-        return torch.cat([long_product(own, x), long_product(other, x)], dim=1), long_sum(own)
+        return torch.cat([long_product(own, x), long_product(other, x)], dim=1), own.sum(0)
 
 
 class FusedPairs(Linear):
@@ -199,7 +203,7 @@ class FusedPairs(Linear):
         return JoinedPairs.apply(self.kernels, tape, x.to(parts[0].dtype), *parts)
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        return long_product(gradient, x), long_sum(gradient[:, : x.shape[1]])
+        return long_product(gradient, x), long_sum(gradient[:, : x.shape[1]], self.kernels)
 
 
 class JoinedPairs(torch.autograd.Function):
@@ -239,6 +243,6 @@ def long_product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a.transpose(1, 2), b, *wide).sum(0)
 
 
-def long_sum(x: Tensor) -> Tensor:
+def long_sum(x: Tensor, kernels: Any) -> Tensor:
     """The sum of (N,p) over N; of bfloat16 numbers in float32."""
-    return x.sum(0, dtype=torch.float32 if x.dtype == torch.bfloat16 else None)
+    return kernels.column_sums(x) if kernels else x.sum(0)

@@ -283,8 +283,10 @@ def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     """The fast twin of a known layer, by what comes before and after it, as far as that is known."""
-    if type(layer) in (Dense, Pairs):
-        return FastDense(layer) if type(layer) is Dense else FusedPairs(layer, kernels) if kernels else FastPairs(layer)
+    if type(layer) is Dense:
+        return FastDense(layer, kernels)
+    if type(layer) is Pairs:
+        return FusedPairs(layer, kernels) if kernels else FastPairs(layer)
     if type(layer) is Activation:
         return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution

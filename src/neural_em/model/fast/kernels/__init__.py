@@ -9,11 +9,13 @@ from neural_em.model.fast.kernels import images
 from neural_em.model.fast.kernels.activation import Activation, row_fits
 from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
-from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches
+from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches_by_features
 from neural_em.model.fast.kernels.pairs import Heeded, join, pairs_fit, part
+from neural_em.model.fast.kernels.sums import column_sums
 from neural_em.model.fast.kernels.window import Window
 
 __all__ = [
     "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "Heeded", "MaskedDifference", "ToFeatures", "ToImage",
-    "Window", "fits", "images", "join", "pairs_fit", "part", "patches", "row_fits", "uniform",
+    "Window", "column_sums", "fits", "images", "join", "pairs_fit", "part", "patches_by_features", "row_fits",
+    "uniform",
 ]  # fmt: skip

@@ -58,7 +58,7 @@ def _activation_forward(
     if KIND == ELU:
         z = tl.where(z > 0, z, tl.exp(z) - 1.0)
     elif KIND == RELU:
-        z = tl.where(z > 0, z, 0.0)
+        z = tl.where(z < 0, 0.0, z)  # not a number stays that
     elif KIND == SIGMOID:
         z = 1.0 / (1.0 + tl.exp(-z))
     elif KIND == TANH:
@@ -155,7 +155,8 @@ class Activation(torch.autograd.Function):
         N, P, C, width = ctx.sizes
         gradient, g_state = _rows(gradient), None if g_state is None else _rows(g_state)
         gx: Tensor = ctx.rows[0].take(tuple(x.shape), x)
-        parts = gx if scale is None else ctx.rows[1].take((N, 2 + (bias is not None), C), mean)
+        like = mean if P > 1 else x  # a vector has as many parts as numbers: they may be as coarse
+        parts = gx if scale is None else ctx.rows[1].take((N, 2 + (bias is not None), C), like)
         _activation_backward[(N,)](
             gradient, g_state, x, bias, scale, offset, mean, deviation, gx, parts,
             gradient.stride(0), 0 if g_state is None else g_state.stride(0), parts.shape[1], P, C, width,

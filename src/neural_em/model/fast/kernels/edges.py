@@ -13,9 +13,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neural_em.model.fast.kernels.layout import warps
+from neural_em.model.fast.kernels.sums import column_sums
+
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS = 32  # small pixels of one program
+_ROWS, _PROGRAMS = 64, 1024  # small pixels at a time for the weight's gradient; programs, about so many
 
 
 @triton.jit
@@ -72,18 +76,27 @@ def _to_image(
 
 
 @triton.jit
-def _unfold(
-    x, columns, H, W, h, w, C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, ROW: tl.constexpr, PB: tl.constexpr,
-    EB: tl.constexpr,
+def _patches_by_features(
+    x, y, sums, N, EACH, H, W, h, w, F,
+    C: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    PB: tl.constexpr, EB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    p = (tl.program_id(1) * PB + tl.arange(0, PB))[:, None]
-    e = tl.arange(0, EB)[None, :]  # of (K, K, C)
-    tap, c = e // C, e % C
-    i, j = 2 * (p // w) + tap // K - PAD, 2 * (p % w) + tap % K - PAD
-    inside = (p < h * w) & (tap < K * K) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-    v = tl.load(x + ((n * H + i) * W + j) * C + c, mask=inside, other=0.0)
-    tl.store(columns + (n * h * w + p) * ROW + e, v, mask=(p < h * w) & (e < ROW))
+    e = tl.arange(0, EB)[:, None]  # of (K, K, C)
+    f = tl.arange(0, FB)[None, :]
+    p = tl.program_id(0) * PB + tl.arange(0, PB)  # small pixels, of one image after another
+    i, j = 2 * (p // w)[None, :] + e // (K * C) - PAD, 2 * (p % w)[None, :] + e // C % K - PAD
+    inside = (p < h * w)[None, :] & (e < K * K * C) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+    read, held = p[:, None] * F + f, (p < h * w)[:, None] & (f < F)
+    total = tl.zeros([EB, FB], dtype=sums.dtype.element_ty)
+    first = tl.program_id(1).to(tl.int64) * EACH
+    for n in range(first, tl.minimum(first + EACH, N)):
+        patches = tl.load(x + n * H * W * C + ((i * W + j) * C + e % C), mask=inside, other=0.0)
+        features = tl.load(y + n * h * w * F + read, mask=held, other=0.0)
+        if HALF:
+            patches = patches.to(tl.bfloat16)
+        total += tl.dot(patches, features, input_precision=PRECISION)
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(sums + (program * K * K * C + e) * F + f, total, mask=(e < K * K * C) & (f < F))
 
 
 def to_features(x: Tensor, weight: Tensor, y: Tensor, patch: Patch) -> None:
@@ -111,17 +124,20 @@ def _settings(features: Tensor, F: int, patch: Patch) -> dict[str, Any]:
             "num_warps": 2}  # fmt: skip
 
 
-def patches(x: Tensor, patch: Patch, dtype: torch.dtype) -> Tensor:
-    """The patches of images x (N,C,2h,2w) as rows (N*h*w, K*K*C), filled up with zeros to a multiple of eight."""
-    x = x.contiguous(memory_format=torch.channels_last)
-    N, C, H, W = x.shape
-    h, w = H // 2, W // 2
-    row = -(-(patch[0] ** 2 * C) // 8) * 8
-    columns = x.new_empty(N * h * w, row, dtype=dtype)
-    EB = triton.next_power_of_2(row)
-    PB = max(1, 2048 // EB)
-    _unfold[N, triton.cdiv(h * w, PB)](x, columns, H, W, h, w, C=C, K=patch[0], PAD=patch[1], ROW=row, PB=PB, EB=EB)
-    return columns
+def patches_by_features(x: Tensor, y: Tensor, patch: Patch) -> Tensor:
+    """The weight's gradient (K*K*C,F) from images x (N,C,2h,2w) and features y (N,F,h,w)."""
+    x, y = (each.contiguous(memory_format=torch.channels_last) for each in (x, y))
+    (N, F, h, w), C = y.shape, x.shape[1]
+    taps, blocks = patch[0] ** 2 * C, triton.cdiv(h * w, _ROWS)
+    EB = max(16, triton.next_power_of_2(taps))
+    each = triton.cdiv(N * blocks, _PROGRAMS)
+    programs = triton.cdiv(N, each)
+    sums = x.new_empty(programs * blocks, taps * F)
+    _patches_by_features[blocks, programs](
+        x, y, sums, N, each, 2 * h, 2 * w, h, w, F, C=C,
+        **{**_settings(y, F, patch), "PB": _ROWS, "EB": EB, "num_warps": warps(EB * _ROWS, 16)},
+    )  # fmt: skip
+    return column_sums(sums).view(taps, F)
 
 
 class ToFeatures(torch.autograd.Function):
