@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.fast import accelerate
+from neural_em.model.fast.convolutions import interleave
 from tests.model.test_kernels import GREY, kernels, twin, unrolled
 
 COMPILER = shutil.which("c++") or shutil.which("g++")
 if not COMPILER:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
 SOURCES = Path(kernels.__file__).parent
-SLOTS = 2  # images of a block
 FLYING = replace(GREY, convolutions=(32, 64), noise=replace(GREY.noise, shared=False))
 
 
@@ -38,7 +39,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @functools.cache
     def library(side: int, size: int) -> ctypes.CDLL:
         made = folder / f"{side}-{size}.so"
-        sizes = [f"-DS={side}", f"-DE={size}", f"-DSLOTS={SLOTS}"]
+        sizes = [f"-DS={side}", f"-DE={size}", f"-DSLOTS={1 + side % 3}"]  # images of a block
         how = ["-std=c++17", "-O1", "-shared", "-fPIC", *sizes, f"-I{SOURCES}"]
         subprocess.run([str(COMPILER), *how, "-o", str(made), str(Path(__file__).parent / "emulator.cpp")], check=True)
         return ctypes.CDLL(str(made))
@@ -51,11 +52,12 @@ def used(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
     """Kernels on the CPU, and how often each was started."""
     names: Counter[str] = Counter()
 
-    def launch(name: str, side: int, N: int, *arguments: torch.Tensor | None) -> None:
+    def launch(name: str, side: int, N: int, *arguments: Any) -> None:
         names[name] += 1
         pointers = [ctypes.c_void_p(None if each is None else each.data_ptr()) for each in arguments]
         values = [*pointers, ctypes.c_int(N)]
         dtype = next(each.dtype for each in arguments[1:] if each is not None)
+        assert arguments[0].data_ptr() % 16 == 0  # a GPU reads so many bytes at once
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         blocks = 2  # so that some have more images than slots
         emulator(side, dtype.itemsize).run(name.encode(), blocks, places)
@@ -76,7 +78,8 @@ def model_of(config: ModelConfig) -> NeuralEM:
 
 
 @pytest.mark.parametrize(
-    ("side", "more", "B", "K"), [(8, (), 1, 2), (16, (), 3, 3), (28, (), 1, 2), (24, (8,), 1, 2), (13, (), 1, 2)]
+    ("side", "more", "B", "K"),
+    [(4, (), 3, 3), (8, (), 1, 2), (12, (), 3, 2), (16, (), 3, 3), (28, (), 1, 2), (24, (8,), 1, 2), (13, (), 1, 2)],
 )
 def test_they_equal_the_plain_path(side: int, more: tuple[int, ...], B: int, K: int, used: Counter[str]) -> None:
     """Also as the outer layers of deeper networks, and for images that are filled up."""
@@ -110,25 +113,53 @@ def test_weights_that_changed_count_at_once_with_gradients_and_without(used: Cou
     assert used == {"encoder_there": 6, "decoder_there": 6}
 
 
+def gradients(model: NeuralEM, way: Any, K: int = 2) -> list[torch.Tensor | None]:
+    """The parameters', of two steps."""
+    x = torch.rand(3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(5))
+    x_noisy, gamma = model.draw(x, K, torch.zeros(1, dtype=torch.int64))
+    way(model).unroll(x, K, x_noisy=x_noisy, gamma=gamma).loss.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def assert_same_gradients(ours: list[torch.Tensor | None], theirs: list[torch.Tensor | None]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert (one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max()))
+
+
 def test_frozen_layers_pass_gradients_on(used: Counter[str]) -> None:
     """Those of a frozen encoder or decoder get none; the others' are the plain path's."""
     for part in ("encoder", "decoder"):
-        gradients = []
+        both = []
         for way in (accelerate, lambda model: model):
             model = model_of(FLYING)
             getattr(model.m_step, part).convolutions.requires_grad_(False)
-            x = torch.rand(3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(5))
-            x_noisy, gamma = model.draw(x, 2, torch.zeros(1, dtype=torch.int64))
-            way(model).unroll(x, 2, x_noisy=x_noisy, gamma=gamma).loss.backward()
-            gradients.append([parameter.grad for parameter in model.parameters()])
-        for ours, theirs in zip(*gradients, strict=True):
-            assert (ours is None) == (theirs is None)
-            if ours is not None:
-                assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
+            both.append(gradients(model, way))
+        assert_same_gradients(*both)
     # nothing before a frozen encoder's first use wants a gradient
     assert used == {**dict.fromkeys(kernels.images.NAMES, 4), "encoder_back": 3}
 
 
+@pytest.fixture
+def _products_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter takes their bits for whole numbers; now they become float32 first."""
+    from triton.language import bfloat16, float32
+    from triton.runtime import interpreter
+
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def wide(factor: Any) -> Any:
+        if factor.dtype.scalar != bfloat16:
+            return factor
+        data = interpreter._convert_float(factor.data, bfloat16, float32, None).view("float32")
+        return interpreter.TensorHandle(data, float32)
+
+    product = lambda self, a, b, *given: multiply(self, wide(a), wide(b), *given)  # noqa: E731
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", product)
+
+
+@pytest.mark.usefixtures("_products_of_bfloat16")
 def test_in_bfloat16_they_point_the_same_way(used: Counter[str]) -> None:
     config = replace(FLYING, height=28, width=28)
     coarse = unrolled(model_of(config), lambda model: accelerate(model, torch.bfloat16))
@@ -137,6 +168,76 @@ def test_in_bfloat16_they_point_the_same_way(used: Counter[str]) -> None:
     torch.testing.assert_close(coarse[-31].double(), exact[-31], rtol=0.01, atol=0)  # the loss, before 30 gradients
     for ours, theirs in zip(coarse[-30:], exact[-30:], strict=True):
         assert torch.nn.functional.cosine_similarity(ours.double().flatten(), theirs.flatten(), dim=0) > 0.97
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """As bfloat16, with the gradient of x itself."""
+    return x + (x.bfloat16().double() - x).detach()
+
+
+def rounded_encoder(x: torch.Tensor, layers: Any) -> torch.Tensor:
+    for i in (0, 2):
+        convolution, activation = layers[i].layer, layers[i + 1].layer
+        product = F.conv2d(rounded(x), rounded(convolution.weight.double()), stride=2, padding=1)
+        x = activation(rounded(product) + convolution.bias.double().view(-1, 1, 1))
+    return rounded(x)
+
+
+def rounded_decoder(x: torch.Tensor, layers: Any) -> torch.Tensor:
+    up, activation, last = layers
+    product = F.conv2d(rounded(x), rounded(up.of_phases(up.layer.weight).double()), padding=1)
+    x = interleave(rounded(product)) + up.layer.bias.double().view(-1, 1, 1)
+    taps = rounded(last.ready()[0].double()).view(5, 5, 1, -1).permute(3, 2, 0, 1)
+    return F.conv_transpose2d(rounded(activation.layer(x)), taps, last.layer.bias.double(), 2, 2, 1)
+
+
+@pytest.mark.usefixtures("_products_of_bfloat16")
+@pytest.mark.parametrize("side", [4, 12, 16, 28])
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_in_bfloat16_numbers_are_rounded_where_layers_round_them(part: str, side: int, used: Counter[str]) -> None:
+    """Gradients as well: what is left comes from rounding those."""
+    model = model_of(replace(FLYING, height=side, width=side)).float()
+    twin_of = getattr(accelerate(model, torch.bfloat16).fast[0], part).convolutions[0]  # type: ignore[attr-defined]
+    parameters = list(getattr(model.m_step, part).convolutions.parameters())
+    size = (1, side, side) if part == "encoder" else (64, side // 4, side // 4)
+    made, results = torch.Generator().manual_seed(4), []
+    numbers = torch.randn(5, *size, generator=made).bfloat16()
+    for way in (twin_of, lambda x: (rounded_encoder if part == "encoder" else rounded_decoder)(x.double(), twin_of)):
+        x = numbers.float().requires_grad_()
+        out = way(x)
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(6))
+        results.append([out, *torch.autograd.grad((out * weight.bfloat16()).sum(), [x, *parameters])])
+    assert used == {f"{part}_there": 1, f"{part}_back": 1}
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).norm() <= 0.01 * theirs.norm()  # rounding alone leaves a third of that
+
+
+@pytest.mark.parametrize("what", ["kind", "norm", "bias"])
+@pytest.mark.parametrize("late", [False, True])
+def test_layers_that_someone_changed_count_as_they_are(what: str, late: bool, used: Counter[str]) -> None:
+    """Before the twin is made, and after."""
+    results = []
+    for way in (accelerate, lambda model: model):
+        model = model_of(FLYING)
+        twin_of = way(model) if late else None
+        convolutions = model.m_step.encoder.convolutions  # type: ignore[union-attr]
+        if what == "kind":
+            convolutions[1].kind = "tanh"  # type: ignore[union-attr, assignment]
+        elif what == "norm":
+            convolutions[1].scale = convolutions[1].offset = None  # type: ignore[union-attr, assignment]
+        else:
+            convolutions[0].bias = None  # type: ignore[union-attr, assignment]
+        results.append(unrolled(model, lambda model, twin_of=twin_of, way=way: twin_of or way(model)))
+    assert used == {"decoder_there": 2, "decoder_back": 2}
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
+
+
+def test_gradients_that_lie_anywhere_in_memory(used: Counter[str]) -> None:
+    """A relational M-step's, of one component: they lie behind those of others, at an odd place."""
+    config = replace(FLYING, hidden=0, m_step="relational", theta_size=5)
+    assert_same_gradients(*(gradients(model_of(config), way, K=1) for way in (accelerate, lambda model: model)))
+    assert used["encoder_back"] == 2
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class FastImages(nn.Sequential):
 
     def __init__(self, layers: Sequence[nn.Module], kernels: Any) -> None:
         super().__init__(*layers)
-        self.kernels, self.encodes = kernels.images, len(layers) == len(ENCODER)
+        self.kernels, self.encodes = kernels, len(layers) == len(ENCODER)
         self.packed: tuple[Tensor, ...] | None = None  # the weights as the kernels read them, during an unroll
 
     def hold(self, steps: int) -> None:
@@ -36,51 +36,56 @@ class FastImages(nn.Sequential):
         return dtype
 
     def fits(self, x: Tensor) -> bool:
-        """Whether x (N,C,H,W), the type of the products and the GPU are what the kernels are made for."""
-        first: Any = self[0]
+        """Whether x (N,C,H,W), the layers as they are now and the GPU are what the kernels are made for."""
+        images = self.kernels.images
         types = (torch.float32,) if self.encodes else (torch.float32, self.dtype)
-        if first.layer.weight.dtype != torch.float32 or x.dtype not in types or x.dim() != 4 or not len(x):
+        if not suits(list(self), images, self.encodes) or x.dtype not in types or x.dim() != 4 or not len(x):
             return False
-        channels, side = (1, x.shape[2] // 4) if self.encodes else (self.kernels.SMALL, x.shape[2])
+        channels, side = (1, x.shape[2] // 4) if self.encodes else (images.SMALL, x.shape[2])
         size = (channels, 4 * side, 4 * side) if self.encodes else (channels, side, side)
-        if x.shape[1:] != size or not 0 < side <= self.kernels.LARGEST:
+        if x.shape[1:] != size or not 0 < side <= images.LARGEST:
             return False
-        usable: bool = self.kernels.usable(x.device, self.dtype, self.encodes, side, len(x))
+        usable: bool = images.usable(x.device, self.dtype, self.encodes, side, len(x))
         return usable
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C,H,W), at once or layer by layer."""
         if not self.fits(x):
             return super().forward(x)
-        layers: Any = list(self)
+        layers, images = list[Any](self), self.kernels.images
         held = [layer.held or layer.made_ready() for layer in layers]
         parameters = [part for parts, _ in held for part in parts]
-        function = self.kernels.ThroughEncoder if self.encodes else self.kernels.ThroughDecoder
-        weights = self.packed or self.kernels.packed(function.places, self.dtype, held[0][0][0], held[2][0][0])
+        function = images.ThroughEncoder if self.encodes else images.ThroughDecoder
+        weights = self.packed or images.packed(function.places, self.dtype, held[0][0][0], held[2][0][0])
         if layers[0].held:
             self.packed = weights
         rows = tuple(layer.rows or layer.memory(1) for layer in layers[1::2])
         kept = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
-        used = self.kernels.Layers(weights, tuple(tape for _, tape in held), rows, kept)
+        used = images.Layers(weights, tuple(tape for _, tape in held), rows, kept)
         y: Tensor = function.apply(used, x, *parameters)
         return y
 
 
 def chain(layers: Sequence[Any], kernels: Any) -> nn.Sequential:
     """Fast layers one after another; as one what an encoder begins or a decoder ends with, if there are kernels."""
-    if kernels:
-        middle, small = kernels.images.MIDDLE, kernels.images.SMALL
-        first, last = layers[: len(ENCODER)], layers[-len(DECODER) :]
-        if _made_of(first, ENCODER, "elu", [(middle, 1), (small, middle)]):
-            layers = [FastImages(first, kernels), *layers[len(ENCODER) :]]
-        elif _made_of(last, DECODER, "relu", [(middle, small), (1, middle)]):
-            layers = [*layers[: -len(DECODER)], FastImages(last, kernels)]
+    first, last = layers[: len(ENCODER)], layers[-len(DECODER) :]
+    if kernels and suits(first, kernels.images, True):
+        layers = [FastImages(first, kernels), *layers[len(ENCODER) :]]
+    elif kernels and suits(last, kernels.images, False):
+        layers = [*layers[: -len(DECODER)], FastImages(last, kernels)]
     return nn.Sequential(*layers)
 
 
-def _made_of(layers: Sequence[Any], kinds: tuple[type, ...], kind: str, sizes: list[tuple[int, int]]) -> bool:
-    """Whether these are such layers, normalised, with weights of these sizes."""
-    if tuple(type(layer) for layer in layers) != kinds:
+def suits(layers: Sequence[Any], images: Any, encodes: bool) -> bool:
+    """Whether the kernels are made for these layers: their types, weights, norms and non-linearity."""
+    if tuple(type(layer) for layer in layers) != (ENCODER if encodes else DECODER):
         return False
-    norms = all(each.layer.kind == kind and each.layer.scale is not None for each in layers[1::2])
-    return norms and [tuple(layer.layer.weight.shape[:2]) for layer in layers[::2]] == sizes
+    weights, middle, small = [layer.layer.weight for layer in layers[::2]], images.MIDDLE, images.SMALL
+    ends = [(middle, 1), (small, middle)] if encodes else [(middle, small), (1, middle)]
+    vectors = [(each.layer.scale, each.layer.offset, each.before.bias) for each in layers[1::2]]
+    return (
+        all(weight.dtype == torch.float32 for weight in weights)
+        and [tuple(weight.shape) for weight in weights] == [(*size, 4, 4) for size in ends]
+        and all(part is not None for each in vectors for part in each)
+        and all(each.layer.kind == ("elu" if encodes else "relu") for each in layers[1::2])
+    )

@@ -162,13 +162,16 @@ __device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, 
   EVERY_PART(cell, part)
     if (int p = pixel<LAYOUT>(me, part, cell); p >= 0) {
       float v[OWN], some = 0;
-      EVERY(c, OWN) {
+      EVERY(c, OWN)
         v[c] = tile.at(part, cell, c);
-        some += v[c] + add[c];
-        tile.at(part, cell, c) = v[c] + add[c];
-      }
+      uint4 strips[OWN / STRIP];
+      pack<OWN>(v, strips);
       if (kept)
-        write<OWN>(kept + (p * CHANNELS + me.quarter * OWN) * E, v);
+        EVERY(i, OWN / STRIP)
+          *(uint4 *)(kept + (p * CHANNELS + me.quarter * OWN) * E + 16 * i) = strips[i];
+      unpack<OWN>(strips, v); // rounded: on the way back it is the same side of zero
+      EVERY(c, OWN)
+        some += v[c] += add[c], tile.at(part, cell, c) = v[c];
       count += OWN, sum += some;
     }
   count = over_warp(count), sum = over_warp(sum);
@@ -202,7 +205,7 @@ __device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, 
     bool inside = pixel<LAYOUT>(me, part, cell) >= 0;
     EVERY(c, OWN) {
       float z = tile.at(part, cell, c) * scale[c] + add[c];
-      z = z > 0 ? z : KIND == ELU ? exponential(z) - 1 : 0;
+      z = z > 0 ? z : KIND == ELU ? exponential(z) - 1 : z < 0 ? 0 : z; // not a number stays that
       tile.at(part, cell, c) = inside ? z : 0;
     }
   }
@@ -538,6 +541,7 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   }
   if (!begun)
     gather(me, begun);
+  await(arrivals[1]); // else the block might end before they are there
 }
 
 #ifndef ENCODER_ALONE
