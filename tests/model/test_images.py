@@ -33,13 +33,13 @@ FLYING = replace(GREY, convolutions=(32, 64), noise=replace(GREY.noise, shared=F
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The kernels, compiled for a CPU, by the side of the smallest image and the bytes of a number."""
+    """The kernels, compiled for a CPU, by the smallest image's side, a number's bytes, and whether with `UP`."""
     folder = tmp_path_factory.mktemp("emulator")
 
     @functools.cache
-    def library(side: int, size: int) -> ctypes.CDLL:
-        made = folder / f"{side}-{size}.so"
-        sizes = [f"-DS={side}", f"-DE={size}", f"-DSLOTS={1 + side % 3}"]  # images of a block
+    def library(side: int, size: int, up: bool) -> ctypes.CDLL:
+        made = folder / f"{side}-{size}-{up}.so"
+        sizes = [f"-DS={side}", f"-DE={size}", f"-DUP={int(up)}", f"-DSLOTS={1 + side % 3}"]  # images of a block
         how = ["-std=c++17", "-O1", "-shared", "-fPIC", *sizes, f"-I{SOURCES}"]
         subprocess.run([str(COMPILER), *how, "-o", str(made), str(Path(__file__).parent / "emulator.cpp")], check=True)
         return ctypes.CDLL(str(made))
@@ -60,10 +60,11 @@ def used(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
         assert arguments[0].data_ptr() % 16 == 0  # a GPU reads so many bytes at once
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         blocks = 2  # so that some have more images than slots
-        emulator(side, dtype.itemsize).run(name.encode(), blocks, places)
+        emulator(side, dtype.itemsize, kernels.images.with_up(dtype)).run(name.encode(), blocks, places)
 
     monkeypatch.setattr(kernels.images, "launch", launch)
     monkeypatch.setattr(kernels.images, "usable", lambda *given: True)
+    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: True)
     monkeypatch.setattr(twin, "kernels_for", lambda like: kernels)
     return names
 
@@ -91,7 +92,18 @@ def test_they_equal_the_plain_path(side: int, more: tuple[int, ...], B: int, K: 
         assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
 
 
-def test_single_steps_equal_the_plain_ones(used: Counter[str]) -> None:
+@pytest.mark.parametrize(("side", "more", "B", "K"), [(4, (), 3, 3), (28, (), 1, 2), (24, (8,), 1, 2), (13, (), 1, 2)])
+def test_a_decoder_without_its_up_convolution(
+    side: int, more: tuple[int, ...], B: int, K: int, used: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in TF32."""
+    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: False)
+    test_they_equal_the_plain_path(side, more, B, K, used)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_single_steps_equal_the_plain_ones(up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
     fast = unrolled(model_of(FLYING), accelerate, singly=True)
     plain = unrolled(model_of(FLYING).double(), lambda model: model, singly=True)
     assert used == dict.fromkeys(kernels.images.NAMES, 2)
@@ -99,7 +111,11 @@ def test_single_steps_equal_the_plain_ones(used: Counter[str]) -> None:
         assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
 
 
-def test_weights_that_changed_count_at_once_with_gradients_and_without(used: Counter[str]) -> None:
+@pytest.mark.parametrize("up", [True, False])
+def test_weights_that_changed_count_at_once_with_gradients_and_without(
+    up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
     model = model_of(FLYING)
     twin, x = accelerate(model), torch.rand(3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(5))
     x_noisy, gamma = model.draw(x, 2, torch.zeros(1, dtype=torch.int64))
@@ -128,8 +144,10 @@ def assert_same_gradients(ours: list[torch.Tensor | None], theirs: list[torch.Te
             assert (one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max()))
 
 
-def test_frozen_layers_pass_gradients_on(used: Counter[str]) -> None:
+@pytest.mark.parametrize("up", [True, False])
+def test_frozen_layers_pass_gradients_on(up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a frozen encoder or decoder get none; the others' are the plain path's."""
+    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
     for part in ("encoder", "decoder"):
         both = []
         for way in (accelerate, lambda model: model):

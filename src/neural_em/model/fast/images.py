@@ -53,13 +53,19 @@ class FastImages(nn.Sequential):
         if not self.fits(x):
             return super().forward(x)
         layers, images = list[Any](self), self.kernels.images
+        function = images.ThroughEncoder if self.encodes else images.ThroughDecoder
+        if not self.encodes and not images.with_up(self.dtype):
+            x, layers, function = layers[0](x), layers[1:], images.ThroughLast
         held = [layer.held or layer.made_ready() for layer in layers]
         parameters = [part for parts, _ in held for part in parts]
-        function = images.ThroughEncoder if self.encodes else images.ThroughDecoder
-        weights = self.packed or images.packed(function.places, self.dtype, held[0][0][0], held[2][0][0])
+        norms = [layer for layer in layers if isinstance(layer, FastActivation)]
+        weights = self.packed
+        if weights is None:
+            as_they_are = [parts[0] for layer, (parts, _) in zip(layers, held, strict=True) if layer not in norms]
+            weights = images.packed(function.places, self.dtype, *as_they_are)
         if layers[0].held:
             self.packed = weights
-        rows = tuple(layer.rows or layer.memory(1) for layer in layers[1::2])
+        rows = tuple(layer.rows or layer.memory(1) for layer in norms)
         kept = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
         used = images.Layers(weights, tuple(tape for _, tape in held), rows, kept)
         y: Tensor = function.apply(used, x, *parameters)

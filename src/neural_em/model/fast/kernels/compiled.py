@@ -32,8 +32,8 @@ class Kernel:
         driver._check_cuda(launch(self.function, *size, stream, places, None))
 
 
-def compiled(source: str, names: Sequence[str], options: Sequence[str]) -> dict[str, ctypes.c_void_p]:
-    """The functions of these names."""
+def compiled(source: str, name: str, options: Sequence[str]) -> ctypes.c_void_p:
+    """The function of this name."""
     compiler = driver._get_gpu_rtc_library()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
@@ -49,9 +49,7 @@ def compiled(source: str, names: Sequence[str], options: Sequence[str]) -> dict[
         compiler.nvrtcGetCUBIN(program, binary)
     finally:
         compiler.nvrtcDestroyProgram(ctypes.byref(program))
-    library, module = driver._get_gpu_runtime_library(), ctypes.c_void_p()
+    library, module, function = driver._get_gpu_runtime_library(), ctypes.c_void_p(), ctypes.c_void_p()
     driver._check_cuda(library.cuModuleLoadData(ctypes.byref(module), binary.raw))
-    functions = {name: ctypes.c_void_p() for name in names}
-    for name, function in functions.items():
-        driver._check_cuda(library.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
-    return functions
+    driver._check_cuda(library.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+    return function

@@ -8,8 +8,9 @@
 // cells beside are an address further on.
 //
 // Compiled behind `hopper.cu`, or in the tests behind an emulator, with S, E (bytes of a number: 2 for bfloat16, 4 for
-// float), SLOTS (images of a block), SHARED (bytes that a block has) and, where the decoder's weights are more than
-// that, ENCODER_ALONE. Weights come packed by `images.py`.
+// float), SLOTS (images of a block), SHARED (bytes that a block has), the names of the kernels that are wanted, in
+// capitals, and UP: whether the decoder's are with the up-convolution, whose weights in float are more than a block has,
+// or begin behind it. Weights come packed by `images.py`.
 
 constexpr int C1 = 32, C2 = 64, MIDDLE = 4 * S * S, SMALL = S * S, PIXELS = 16 * S * S;
 #define EVERY_PART(cell, part) \
@@ -295,6 +296,17 @@ template <Layout LAYOUT, int PARTS> __device__ void fetch(const Thread &me, cons
   }
 }
 
+// Makes a tile of what was fetched.
+template <int PARTS> __device__ void fill(Tile<PARTS> &tile, const uint4 *strips) {
+  constexpr int OWN = Tile<PARTS>::OWN;
+  EVERY_PART(cell, part) {
+    float v[OWN];
+    unpack<OWN>(strips + (cell * PARTS + part) * (OWN / STRIP), v);
+    EVERY(c, OWN)
+      tile.at(part, cell, c) = v[c];
+  }
+}
+
 // Writes a tile to memory, if there is any, and into planes, if there are any, with `place` cells before the first.
 template <Layout LAYOUT, int PARTS>
 __device__ void leave(const Thread &me, Tile<PARTS> &tile, char *memory, char *planes, int plane, int place) {
@@ -319,14 +331,14 @@ template <int COUNT> __device__ void clear_border(const Thread &me, char *planes
     *(uint4 *)(planes + i / BORDER * BORDERED + i % BORDER * 16) = uint4{};
 }
 
-// The windows of 8 columns from 4x - BEFORE on and ROWS rows from 4y - UP on, of all cells, by runs of WIDE numbers.
-template <int DEPTH, int ROWS, int UP, int BEFORE, int WIDE>
+// The windows of 8 columns from 4x - BEFORE on and ROWS rows from 4y - ABOVE on, of all cells, by runs of WIDE numbers.
+template <int DEPTH, int ROWS, int ABOVE, int BEFORE, int WIDE>
 __device__ void windows(const Thread &me, const float *image, char *planes) {
   constexpr int ITEMS = DEPTH / WIDE * 64, EACH = ITEMS / THREADS, RUNS = 8 / WIDE;
   float v[EACH][WIDE];
   EVERY(k, EACH) {
     int item = k * THREADS + me.index, cell = item % 64, run = item / 64, row = run / RUNS;
-    int i = cell / 8 * 4 - UP + row, j = cell % 8 * 4 - BEFORE + run % RUNS * WIDE;
+    int i = cell / 8 * 4 - ABOVE + row, j = cell % 8 * 4 - BEFORE + run % RUNS * WIDE;
     bool inside = row < ROWS && i >= 0 && i < 4 * S && j >= 0 && j < 4 * S;
     const float *from = image + i * 4 * S + j;
     if (WIDE == 4) {
@@ -425,6 +437,8 @@ __device__ void gather(const Thread &me, bool &begun) {
   begun = true;
 }
 
+#ifdef ENCODER_THERE
+
 // Image (4S,4S) to features (S,S,C2). Without gradients z1 and what follows it but a2 are null.
 extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     encoder_there(const float *x, const char *first, const char *strided, const float *bias1, const float *scale1,
@@ -438,10 +452,10 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   bring_weights(arrivals, {{w1, first, WEIGHT_FIRST}, {w2, strided, WEIGHT_STRIDED}});
   Affine affine1 = bring<C1>(parameters, bias1, scale1, offset1);
   Affine affine2 = bring<C2>(parameters + 3 * C1, bias2, scale2, offset2);
-  constexpr int WINDOWS = DEPTH_FIRST / STRIP * BARE;
-  constexpr int SLOT = whole(WINDOWS) + whole(CELLS) + whole(sizeof(Scratch));
+  constexpr int SLOT = whole(CELLS) + whole(sizeof(Scratch));
+  static_assert(DEPTH_FIRST / STRIP * BARE <= CELLS, "no room for windows");
   next = slot_memory<WEIGHT_FIRST + WEIGHT_STRIDED, SLOT>(me, next);
-  char *seen = carve<WINDOWS>(next), *cells = carve<CELLS>(next);
+  char *cells = carve<CELLS>(next), *seen = cells; // all threads meet between the use of one and of the other
   Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
   bool begun = false;
   EACH_IMAGE {
@@ -474,6 +488,9 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     gather(me, begun);
 }
 
+#endif
+#ifdef ENCODER_BACK
+
 // From the gradient of a2 to those of the products, of the parameters, image by image, and of the image, if wanted.
 extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     encoder_back(const char *g, const char *z1, const char *z2, const float *statistics1, const float *statistics2,
@@ -503,12 +520,7 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     float mean2 = statistics2[2 * n], deviation2 = statistics2[2 * n + 1];
     float mean1 = statistics1[2 * n], deviation1 = statistics1[2 * n + 1];
     gather(me, begun);
-    EVERY(cell, 2) {
-      float v[Tile<1>::OWN];
-      unpack<Tile<1>::OWN>(gradient + cell * (Tile<1>::OWN / STRIP), v);
-      EVERY(c, Tile<1>::OWN)
-        small.at(0, cell, c) = v[c];
-    }
+    fill(small, gradient);
     activate_back<ELU, SINGLE>(me, small, scratch, 0, affine2, kept2, mean2, deviation2, parts2 + n * 3 * C2);
     leave<SINGLE>(me, small, dz2 + n * SMALL * C2 * E, small_cells, BORDERED, BORDER);
     hand_over();
@@ -544,80 +556,94 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   await(arrivals[1]); // else the block might end before they are there
 }
 
-#ifndef ENCODER_ALONE
+#endif
 
 // Where a pixel of the middle layer lies for its product with packed weights: phase and offset of each of five.
 __device__ constexpr int phase_of(int reach) { return reach > 2; }
 __device__ constexpr int offset_of(int reach) { return reach > 2 ? reach - 3 : reach - 1; }
 
-// Features (S,S,C2) to an image (4S,4S). Without gradients z, a and statistics are null.
+#ifdef DECODER_THERE
+
+// Features (S,S,C2), or the up-convolution's product of them, to an image (4S,4S). Without gradients z, a and statistics
+// are null; z is also if it is what is given.
 extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     decoder_there(const char *features, const char *up, const char *last, const float *bias, const float *scale,
                   const float *offset, const float *last_bias, float *eta, char *z, char *a, float *statistics, int N) {
   Thread me = this_thread();
   char *next = block_memory();
-  char *w_up = carve<WEIGHT_UP>(next), *w_last = carve<WEIGHT_IMAGE>(next);
+  char *w_last = carve<WEIGHT_IMAGE>(next), *w_up = carve<UP * WEIGHT_UP>(next);
   Arrival *arrivals = (Arrival *)carve<4 * sizeof(Arrival)>(next);
   float *parameters = (float *)carve<3 * C1 * 4>(next);
-  bring_weights(arrivals, {{w_up, up, ROW_UP},
-                           {w_up + ROW_UP, up + ROW_UP, 2 * ROW_UP},
-                           {w_up + 3 * ROW_UP, up + 3 * ROW_UP, 2 * ROW_UP},
-                           {w_last, last, WEIGHT_IMAGE}});
+  Part to_image_part{w_last, last, WEIGHT_IMAGE};
+  if constexpr (UP)
+    bring_weights(arrivals, {{w_up, up, ROW_UP},
+                             {w_up + ROW_UP, up + ROW_UP, 2 * ROW_UP},
+                             {w_up + 3 * ROW_UP, up + 3 * ROW_UP, 2 * ROW_UP},
+                             to_image_part});
+  else
+    bring_weights(arrivals, {to_image_part});
   Affine affine = bring<C1>(parameters, bias, scale, offset);
-  constexpr int SLOT = whole(SMALL_CELLS) + whole(PHASE_CELLS) + whole(sizeof(Scratch));
-  next = slot_memory<WEIGHT_UP + WEIGHT_IMAGE, SLOT>(me, next);
-  char *small_cells = carve<SMALL_CELLS>(next), *cells = carve<PHASE_CELLS>(next);
+  constexpr int SLOT = UP * whole(SMALL_CELLS) + whole(PHASE_CELLS) + whole(sizeof(Scratch));
+  next = slot_memory<UP * WEIGHT_UP + WEIGHT_IMAGE, SLOT>(me, next);
+  char *small_cells = carve<UP * SMALL_CELLS>(next), *cells = carve<PHASE_CELLS>(next);
   Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
   clear_border<4 * C1 / STRIP>(me, cells);
   float brightness = last_bias[0];
   bool begun = false;
   EACH_IMAGE {
     forget(me.index), forget(me.row), forget(me.column), forget(me.quarter);
-    constexpr int WIDE = C2 / STRIP, ITEMS = (WIDE * 74 + THREADS - 1) / THREADS;
-    uint4 seen[ITEMS];
-    EVERY(k, ITEMS) {
-      int item = k * THREADS + me.index, i = item / WIDE / 8 - 1, j = item / WIDE % 8 - 1;
-      bool inside = i >= 0 && i < S && j >= 0 && j < S;
-      seen[k] = inside ? *(const uint4 *)(features + (n * SMALL + i * S + j) * C2 * E + item % WIDE * 16) : uint4{};
-    }
-    EVERY(k, ITEMS) {
-      int item = k * THREADS + me.index;
-      if (item < WIDE * 74)
-        *(uint4 *)(small_cells + item % WIDE * BORDERED + item / WIDE * 16) = seen[k];
-    }
-    hand_over();
-    gather(me, begun);
     Tile<4> middle;
-    middle.clear();
-    // phases of a column are neighbours in the tile: one product; the row above has a single one, in sums of its own
-    float left[C1 / 2] = {}, right[C1 / 2] = {};
-    Operand from = operand(small_cells, BORDERED), one = operand(w_up, C1 * 16), two = operand(w_up, 2 * C1 * 16);
-    EVERY(k, 15) {
-      int y = k / 5 - 1, x = offset_of(k % 5), column = phase_of(k % 5), place = (BORDER + 8 * y + x) * 16;
-      if (k % 5 == 0) {
-        await(arrivals[y + 1]);
-        begin_products(middle.d);
-        begin_products(left);
-        begin_products(right);
+    if constexpr (UP) {
+      constexpr int WIDE = C2 / STRIP, ITEMS = (WIDE * 74 + THREADS - 1) / THREADS;
+      uint4 seen[ITEMS];
+      EVERY(k, ITEMS) {
+        int item = k * THREADS + me.index, i = item / WIDE / 8 - 1, j = item / WIDE % 8 - 1;
+        bool inside = i >= 0 && i < S && j >= 0 && j < S;
+        seen[k] = inside ? *(const uint4 *)(features + (n * SMALL + i * S + j) * C2 * E + item % WIDE * 16) : uint4{};
       }
-      if (y < 0)
-        add_product<C1, C2>(column ? right : left, from, place, BORDERED, one, k * C1 * C2 * E);
-      else
-        add_product<2 * C1, C2>(middle.d + column * C1, from, place, BORDERED, two, (2 * k - 5) * C1 * C2 * E);
-      if (k % 5 == 4)
-        finish_products(middle.d);
+      EVERY(k, ITEMS) {
+        int item = k * THREADS + me.index;
+        if (item < WIDE * 74)
+          *(uint4 *)(small_cells + item % WIDE * BORDERED + item / WIDE * 16) = seen[k];
+      }
+      hand_over();
+      gather(me, begun);
+      middle.clear();
+      // phases of a column are neighbours in the tile: one product; the row above has a single one, in sums of its own
+      float left[C1 / 2] = {}, right[C1 / 2] = {};
+      Operand from = operand(small_cells, BORDERED), one = operand(w_up, C1 * 16), two = operand(w_up, 2 * C1 * 16);
+      EVERY(k, 15) {
+        int y = k / 5 - 1, x = offset_of(k % 5), column = phase_of(k % 5), place = (BORDER + 8 * y + x) * 16;
+        if (k % 5 == 0) {
+          await(arrivals[y + 1]);
+          begin_products(middle.d);
+          begin_products(left);
+          begin_products(right);
+        }
+        if (y < 0)
+          add_product<C1, C2>(column ? right : left, from, place, BORDERED, one, k * C1 * C2 * E);
+        else
+          add_product<2 * C1, C2>(middle.d + column * C1, from, place, BORDERED, two, (2 * k - 5) * C1 * C2 * E);
+        if (k % 5 == 4)
+          finish_products(middle.d);
+      }
+      hold(left);
+      hold(right);
+      EVERY(i, C1 / 2)
+        middle.d[C1 / 2 + i] += left[i], middle.d[C1 + i] += right[i];
+    } else {
+      uint4 product[8 * Tile<4>::OWN / STRIP];
+      fetch<PHASES, 4>(me, features + n * MIDDLE * C1 * E, product);
+      gather(me, begun);
+      fill(middle, product);
     }
-    hold(left);
-    hold(right);
-    EVERY(i, C1 / 2)
-      middle.d[C1 / 2 + i] += left[i], middle.d[C1 + i] += right[i];
     activate<RELU, PHASES>(me, middle, scratch, 0, affine, z ? z + n * MIDDLE * C1 * E : nullptr,
                            statistics ? statistics + 2 * n : nullptr);
     leave<DOUBLED>(me, middle, a ? a + n * MIDDLE * C1 * E : nullptr, cells, BORDERED, BORDER);
     hand_over();
     meet(me.slot);
     float d[8] = {};
-    await(arrivals[3]);
+    await(arrivals[UP * 3]);
     begin_products(d);
     Operand middle_cells = operand(cells, BORDERED), to_image = operand(w_last, 16 * 16);
     EVERY(k, 16) { // rows and columns 2y - 1 .. 2y + 2 of the middle layer
@@ -632,24 +658,32 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     gather(me, begun);
 }
 
-// From the gradient of the image to those of the middle product, of its parameters and of the features.
+#endif
+#ifdef DECODER_BACK
+
+// From the gradient of the image to those of the up-convolution's product, of its parameters and of the features.
 extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     decoder_back(const float *g, const char *z, const float *statistics, const char *last, const char *up,
                  const float *bias, const float *scale, const float *offset, char *dz, float *parts, char *g_features,
                  int N) {
   Thread me = this_thread();
   char *next = block_memory();
-  char *w_last = carve<WEIGHT_LAST>(next), *w_up = carve<WEIGHT_UP>(next);
+  char *w_last = carve<WEIGHT_LAST>(next), *w_up = carve<UP * WEIGHT_UP>(next);
   Arrival *arrivals = (Arrival *)carve<2 * sizeof(Arrival)>(next);
   float *parameters = (float *)carve<3 * C1 * 4>(next);
-  bring_weights(arrivals, {{w_last, last, WEIGHT_LAST}, {w_up, up, WEIGHT_UP}});
+  Part from_image_part{w_last, last, WEIGHT_LAST};
+  if constexpr (UP)
+    bring_weights(arrivals, {from_image_part, {w_up, up, WEIGHT_UP}});
+  else
+    bring_weights(arrivals, {from_image_part});
   Affine affine = bring<C1>(parameters, bias, scale, offset);
   constexpr int WINDOWS = DEPTH_LAST / STRIP * BARE;
-  constexpr int SLOT = whole(WINDOWS) + whole(PHASE_CELLS) + whole(sizeof(Scratch));
-  next = slot_memory<WEIGHT_LAST + WEIGHT_UP, SLOT>(me, next);
-  char *seen = carve<WINDOWS>(next), *cells = carve<PHASE_CELLS>(next);
+  constexpr int SLOT = whole(WINDOWS) + UP * whole(PHASE_CELLS) + whole(sizeof(Scratch));
+  next = slot_memory<WEIGHT_LAST + UP * WEIGHT_UP, SLOT>(me, next);
+  char *seen = carve<WINDOWS>(next), *cells = carve<UP * PHASE_CELLS>(next);
   Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
-  clear_border<4 * C1 / STRIP>(me, cells);
+  if constexpr (UP)
+    clear_border<4 * C1 / STRIP>(me, cells);
   bool begun = false;
   EACH_IMAGE {
     forget(me.index), forget(me.row), forget(me.column), forget(me.quarter);
@@ -666,23 +700,26 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     add_product<4 * C1, DEPTH_LAST>(middle.d, operand(seen, BARE), 0, BARE, operand(w_last, 4 * C1 * 16), 0);
     finish_products(middle.d);
     activate_back<RELU, PHASES>(me, middle, scratch, 0, affine, kept, mean, deviation, parts + n * 3 * C1);
-    leave<PHASES>(me, middle, dz + n * MIDDLE * C1 * E, cells, BORDERED, BORDER);
+    leave<PHASES>(me, middle, dz + n * MIDDLE * C1 * E, UP ? cells : nullptr, BORDERED, BORDER);
     hand_over();
     meet(me.slot);
-    Tile<1> small;
-    small.clear();
-    await(arrivals[1]);
-    begin_products(small.d);
-    Operand from = operand(cells, BORDERED), weight = operand(w_up, C2 * 16);
-    EVERY(k, 25) {
-      int part = part_of(phase_of(k / 5), phase_of(k % 5)), back = 8 * offset_of(k / 5) + offset_of(k % 5);
-      add_product<C2, C1>(small.d, from, part * (C1 / STRIP) * BORDERED + (BORDER - back) * 16, BORDERED, weight,
-                          k * C1 * C2 * E);
-    }
-    commit_products();
-    add_bias<C1>(me, scratch, parts + n * 3 * C1);
-    await_products(small.d);
-    leave<SINGLE>(me, small, g_features + n * SMALL * C2 * E, nullptr, 0, 0);
+    if constexpr (UP) {
+      Tile<1> small;
+      small.clear();
+      await(arrivals[1]);
+      begin_products(small.d);
+      Operand from = operand(cells, BORDERED), weight = operand(w_up, C2 * 16);
+      EVERY(k, 25) {
+        int part = part_of(phase_of(k / 5), phase_of(k % 5)), back = 8 * offset_of(k / 5) + offset_of(k % 5);
+        add_product<C2, C1>(small.d, from, part * (C1 / STRIP) * BORDERED + (BORDER - back) * 16, BORDERED, weight,
+                            k * C1 * C2 * E);
+      }
+      commit_products();
+      add_bias<C1>(me, scratch, parts + n * 3 * C1);
+      await_products(small.d);
+      leave<SINGLE>(me, small, g_features + n * SMALL * C2 * E, nullptr, 0, 0);
+    } else
+      add_bias<C1>(me, scratch, parts + n * 3 * C1);
   }
   if (!begun)
     gather(me, begun);

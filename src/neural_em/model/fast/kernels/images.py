@@ -24,47 +24,51 @@ _SHARED = 232448  # bytes that a block can have on the GPUs these kernels are fo
 
 
 def usable(device: torch.device, dtype: torch.dtype, encodes: bool, side: int, N: int) -> bool:
-    """Whether the kernels run there: on a Hopper GPU, in bfloat16 or, an encoder's alone, in TF32."""
+    """Whether the kernels run there: on a Hopper GPU, in bfloat16 or TF32."""
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
         return False
-    coarse = encodes and products() == ("tf32", "tf32")
-    if dtype != torch.bfloat16 and not (coarse and dtype == torch.float32):
+    if dtype != torch.bfloat16 and not (dtype == torch.float32 and products() == ("tf32", "tf32")):
         return False
-    return bool(_kernels(device, dtype.itemsize, side, _slots(device, dtype.itemsize, N)))
+    names = NAMES[:2] if encodes else NAMES[2:]
+    return all(_kernel(device, name, dtype.itemsize, side, _slots(device, name, dtype.itemsize, N)) for name in names)
 
 
-def _slots(device: torch.device, size: int, N: int) -> int:
+def with_up(dtype: torch.dtype) -> bool:
+    """Whether the decoder's kernels are with the up-convolution: in float its weights are more than a block has."""
+    return dtype == torch.bfloat16
+
+
+def _slots(device: torch.device, name: str, size: int, N: int) -> int:
     """How many images a block has at once: no more than it takes to have all of them in some block."""
-    most = 3 if size == 2 else 1
+    most = {("encoder_there", 4): 2, ("encoder_back", 4): 1}.get((name, size), 3)
     return min(most, -(-N // torch.cuda.get_device_properties(device).multi_processor_count))
 
 
 @functools.cache
-def _kernels(device: torch.device, size: int, side: int, slots: int) -> dict[str, Any]:
-    """The compiled kernels, which takes a second or three; none, and a word about it, where that fails."""
+def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -> Any:
+    """A compiled kernel, which takes about a second; none, and a word about it, where that fails."""
     try:
         from neural_em.model.fast.kernels.compiled import Kernel, compiled
 
         here = importlib.resources.files(__package__)
-        source = "".join((here / name).read_text() for name in ("hopper.cu", "images.cu"))
-        sizes = {"S": side, "E": size, "SLOTS": slots, "SHARED": _SHARED} | ({"ENCODER_ALONE": 1} if size == 4 else {})
-        names = NAMES if size == 2 else NAMES[:2]
+        source = "".join((here / file).read_text() for file in ("hopper.cu", "images.cu"))
+        sizes = {"S": side, "E": size, "SLOTS": slots, "SHARED": _SHARED, "UP": int(size == 2), name.upper(): 1}
         options = ["--gpu-architecture=sm_90a", "--std=c++17", "--use_fast_math"]
         with torch.cuda.device(device):
-            functions = compiled(source, names, [*options, *(f"-D{name}={value}" for name, value in sizes.items())])
-            return {name: Kernel(function, slots * _THREADS, _SHARED) for name, function in functions.items()}
+            function = compiled(source, name, [*options, *(f"-D{key}={value}" for key, value in sizes.items())])
+            return Kernel(function, slots * _THREADS, _SHARED)
     except Exception as error:  # whatever is missing or has changed, there are the other kernels
         warnings.warn(f"no kernels for whole images, training is slower: {error}", stacklevel=2)
-        return {}
+        return None
 
 
 def launch(name: str, side: int, N: int, *arguments: Tensor | None) -> None:
-    """Runs a kernel on N images; the second argument tells the type of numbers."""
+    """Runs a kernel on N images; the second argument that is one tells the type of numbers."""
     given = [each for each in arguments if each is not None]
     device, size = given[1].device, given[1].itemsize
-    slots, processors = _slots(device, size, N), torch.cuda.get_device_properties(device).multi_processor_count
+    slots, processors = _slots(device, name, size, N), torch.cuda.get_device_properties(device).multi_processor_count
     with torch.cuda.device(device):
-        _kernels(device, size, side, slots)[name](min(processors, -(-N // slots)), *arguments, N)
+        _kernel(device, name, size, side, slots)(min(processors, -(-N // slots)), *arguments, N)
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,7 @@ def decoder_places(strip: int) -> list[Tensor]:
 
     Four: up-convolution and last one, and both back, the last one first.
     """
-    start, end = 36 * MIDDLE * SMALL, 36 * MIDDLE * SMALL + 25 * MIDDLE
-    row, column = torch.tensor(_PIXELS).T
+    row = torch.tensor(_PIXELS)[:, 0]
 
     def phase(a: Any, b: Any, y: int, x: int, out: Tensor, inside: Tensor) -> Tensor:
         return ((((2 * a + b) * MIDDLE + out) * 3 + y + 1) * 3 + x + 1) * SMALL + inside
@@ -147,12 +150,18 @@ def decoder_places(strip: int) -> list[Tensor]:
     c, i = _grid(MIDDLE, SMALL)
     for a, y in _REACH:
         back += [phase(a, b, y, x, c, i) for b, x in _REACH]
+    last = [36 * MIDDLE * SMALL + table for table in last_places(strip)]
+    return [torch.cat(up), *last, _strips(torch.cat(back).view(-1, 1, SMALL), strip)]
+
+
+def last_places(strip: int) -> list[Tensor]:
+    """Two, the last convolution's: where its packed weights are in (25,MIDDLE) and a zero, there and back."""
+    row, column = torch.tensor(_PIXELS).T
     i, j, c, u, v = _grid(4, 4, MIDDLE, 4, 4)
-    last = start + _tap(u - 2 * i + 4, v - 2 * j + 4, 5, c, end - start)
+    there = _tap(u - 2 * i + 4, v - 2 * j + 4, 5, c, 25 * MIDDLE)
     i, j, p, c = _grid(8, 8, 4, MIDDLE)
-    last_back = start + _tap(i - 2 * row[p], j - 2 * column[p], 5, c, end - start)
-    tables = last.reshape(-1, 1, 16), last_back.reshape(-1, 4, MIDDLE), torch.cat(back).view(-1, 1, SMALL)
-    return [torch.cat(up), *(_strips(table, strip) for table in tables)]
+    back = _tap(i - 2 * row[p], j - 2 * column[p], 5, c, 25 * MIDDLE)
+    return [_strips(table, strip) for table in (there.reshape(-1, 1, 16), back.reshape(-1, 4, MIDDLE))]
 
 
 @functools.cache
@@ -224,17 +233,22 @@ class ThroughDecoder(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layers: Layers, x: Tensor, *parameters: Tensor) -> Tensor:
-        """Parameters are all that the layers are held with."""
-        _, scale, offset, bias, _, last_bias = parameters
-        up, last, *back = layers.weights
-        x = _read_whole(x.to(up.dtype))
+        """Parameters are all that the layers are held with.
+
+        Without the up-convolution's, x is what that one made, its phases (N,4*MIDDLE,S,S).
+        """
+        scale, offset, bias, _, last_bias = parameters[-5:]
+        last, last_back = layers.weights[-3:-1] if len(layers.weights) == 4 else layers.weights
+        up, up_back = (layers.weights[0], layers.weights[3]) if len(layers.weights) == 4 else (None, None)
+        x = _read_whole(x.to(last.dtype))
         N, side = len(x), x.shape[-1]
         eta = bias.new_empty(N, 1, 4 * side, 4 * side)
         between: list[Tensor | None] = [None] * 3
         if layers.kept:
-            z, a = _images((N, 4 * MIDDLE, side, side), up), layers.rows[0][0].take((N, MIDDLE, 2 * side, 2 * side), up)
+            z = None if up is None else _images((N, 4 * MIDDLE, side, side), last)
+            a = layers.rows[0][0].take((N, MIDDLE, 2 * side, 2 * side), last)
             between = [z, a, statistics := bias.new_empty(N, 2)]
-            ctx.save_for_backward(x, a, z, statistics, *back, bias, scale, offset)
+            ctx.save_for_backward(x, a, z, statistics, last_back, up_back, bias, scale, offset)
         launch("decoder_there", side, N, x, up, last, bias, scale, offset, last_bias, eta, *between)
         ctx.layers = layers
         return eta
@@ -242,13 +256,23 @@ class ThroughDecoder(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, a, z, *between = ctx.saved_tensors
-        N, side = len(x), x.shape[-1]
-        gradient, back, rows = _read_whole(gradient), torch.empty_like(x), ctx.layers.rows[0]
-        dz, parts = rows[1].take(tuple(z.shape), z), rows[2].take((N, 3, MIDDLE), gradient)
-        launch("decoder_back", side, N, gradient, z, *between, dz, parts, back)
-        ctx.layers.add((x, dz), (parts,), (a, gradient))
+        x, a, z, statistics, last, up, *vectors = ctx.saved_tensors
+        N, side, rows, gradient = len(x), x.shape[-1], ctx.layers.rows[0], _read_whole(gradient)
+        product, back = (x, None) if z is None else (z, torch.empty_like(x))
+        dz, parts = rows[1].take(tuple(product.shape), product), rows[2].take((N, 3, MIDDLE), gradient)
+        launch("decoder_back", side, N, gradient, product, statistics, last, up, *vectors, dz, parts, back)
+        own = (parts,), (a, gradient)
+        if back is None:
+            ctx.layers.add(*own)
+            return None, dz, *(None,) * 5
+        ctx.layers.add((x, dz), *own)
         return None, back, *(None,) * 6
+
+
+class ThroughLast(ThroughDecoder):
+    """The same from what the up-convolution made."""
+
+    places = staticmethod(last_places)
 
 
 def _read_whole(x: Tensor) -> Tensor:
