@@ -56,8 +56,8 @@ static void rendezvous(int which, int count) { // the meeting ends when so many 
     yield();
 }
 
-static void meet(int slot) { rendezvous(slot + 1, 128); }
-static void all_together() { rendezvous(0, SLOTS * 128); }
+static void meet(int slot) { rendezvous(slot + 1, TEAMS * 128); }
+static void all_together() { rendezvous(0, SLOTS * TEAMS * 128); }
 
 static float shuffled(float v, int mask) {
   int t = threadIdx.x, warp = 16 + t / 32;
@@ -142,8 +142,10 @@ template <int COUNT> static void await_products(float (&)[COUNT]) {}
 
 #define ENCODER_THERE
 #define ENCODER_BACK
+#if TEAMS == 1
 #define DECODER_THERE
 #define DECODER_BACK
+#endif
 #include "images.cu"
 
 static std::function<void()> work;
@@ -162,7 +164,7 @@ static void launch(int blocks, std::function<void()> kernel) {
   for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
     memset(shared.data(), 0xff, shared.size());
     fibers.clear();
-    fibers.resize(SLOTS * 128);
+    fibers.resize(SLOTS * TEAMS * 128);
     for (Fiber &fiber : fibers) {
       fiber.stack.resize(1 << 17);
       getcontext(&fiber.context);
@@ -173,7 +175,7 @@ static void launch(int blocks, std::function<void()> kernel) {
     }
     for (bool left = true; left;) {
       left = false;
-      for (running = 0; running < SLOTS * 128; running++)
+      for (running = 0; running < SLOTS * TEAMS * 128; running++)
         if (!fibers[running].done) {
           threadIdx.x = running;
           swapcontext(&scheduler, &fibers[running].context);
@@ -198,7 +200,9 @@ extern "C" void run(const char *name, int blocks, void **given) {
     return call(blocks, kernel, given);
   IF_NAMED(encoder_there)
   IF_NAMED(encoder_back)
+#if TEAMS == 1
   IF_NAMED(decoder_there)
   IF_NAMED(decoder_back)
+#endif
   abort();
 }

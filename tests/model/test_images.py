@@ -31,15 +31,20 @@ SOURCES = Path(kernels.__file__).parent
 FLYING = replace(GREY, convolutions=(32, 64), noise=replace(GREY.noise, shared=False))
 
 
+def slots(side: int) -> int:
+    """Images of a block."""
+    return 1 + side % 3
+
+
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The kernels, compiled for a CPU, by the smallest image's side, a number's bytes, and whether with `UP`."""
+    """The kernels, compiled for a CPU, by the smallest image's side, a number's bytes, teams and `UP`."""
     folder = tmp_path_factory.mktemp("emulator")
 
     @functools.cache
-    def library(side: int, size: int, up: bool) -> ctypes.CDLL:
-        made = folder / f"{side}-{size}-{up}.so"
-        sizes = [f"-DS={side}", f"-DE={size}", f"-DUP={int(up)}", f"-DSLOTS={1 + side % 3}"]  # images of a block
+    def library(side: int, size: int, teams: int, up: bool) -> ctypes.CDLL:
+        made = folder / f"{side}-{size}-{teams}-{up}.so"
+        sizes = [f"-DS={side}", f"-DE={size}", f"-DTEAMS={teams}", f"-DUP={int(up)}", f"-DSLOTS={slots(side)}"]
         how = ["-std=c++17", "-O1", "-shared", "-fPIC", *sizes, f"-I{SOURCES}"]
         subprocess.run([str(COMPILER), *how, "-o", str(made), str(Path(__file__).parent / "emulator.cpp")], check=True)
         return ctypes.CDLL(str(made))
@@ -60,7 +65,8 @@ def used(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
         assert arguments[0].data_ptr() % 16 == 0  # a GPU reads so many bytes at once
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         blocks = 2  # so that some have more images than slots
-        emulator(side, dtype.itemsize, kernels.images.with_up(dtype)).run(name.encode(), blocks, places)
+        teams, up = kernels.images.teams(name, slots(side)), kernels.images.with_up(dtype)
+        emulator(side, dtype.itemsize, teams, up and teams == 1).run(name.encode(), blocks, places)
 
     monkeypatch.setattr(kernels.images, "launch", launch)
     monkeypatch.setattr(kernels.images, "usable", lambda *given: True)
@@ -99,6 +105,30 @@ def test_a_decoder_without_its_up_convolution(
     """As in TF32."""
     monkeypatch.setattr(kernels.images, "with_up", lambda dtype: False)
     test_they_equal_the_plain_path(side, more, B, K, used)
+
+
+@pytest.mark.usefixtures("_products_of_bfloat16")
+@pytest.mark.parametrize("teams", [1, 2])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_one_team_of_an_image_or_two(
+    teams: int, dtype: torch.dtype | None, used: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an encoder's, with and without the image's gradient."""
+    monkeypatch.setattr(kernels.images, "teams", lambda name, slots: teams)
+    model, results = model_of(replace(FLYING, height=28, width=28)), []
+    twin_of = accelerate(model, dtype).fast[0].encoder.convolutions  # type: ignore[attr-defined]
+    plain = model.m_step.encoder.convolutions  # type: ignore[union-attr]
+    for wanted in (True, False):
+        x = torch.randn(5, 1, 28, 28, generator=torch.Generator().manual_seed(4)).bfloat16().float()
+        weight = torch.randn(5, 64, 7, 7, generator=torch.Generator().manual_seed(6)).bfloat16()
+        for way in (twin_of, plain):
+            x.requires_grad_(wanted)
+            out = way(x)
+            results.append([out, *torch.autograd.grad((out * weight).sum(), [x] * wanted + list(plain.parameters()))])
+    assert used == {"encoder_there": 2, "encoder_back": 2}
+    for ours, theirs in ((results[0], results[1]), (results[2], results[3])):
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one - other).norm() <= (1e-5 if dtype is None else 0.02) * other.norm()
 
 
 @pytest.mark.parametrize("up", [True, False])

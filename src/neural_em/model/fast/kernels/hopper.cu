@@ -31,7 +31,7 @@ __device__ inline char *block_memory() {
 }
 
 __device__ inline void all_together() { __syncthreads(); }
-__device__ inline void meet(int slot) { asm volatile("bar.sync %0, 128;" ::"r"(slot + 1) : "memory"); }
+__device__ inline void meet(int slot) { asm volatile("bar.sync %0, %1;" ::"r"(slot + 1), "n"(TEAMS * 128) : "memory"); }
 
 // From memory to shared memory; there once `copied` has returned.
 __device__ inline void copy(float *to, const float *from) {

@@ -1,5 +1,5 @@
 // The convolutions of an encoder or a decoder, with their layer norms and non-linearities, of one image in one place:
-// a group of four warps keeps it in shared memory from the first layer to the last, there and back.
+// one or two teams of four warps keep it in shared memory from the first layer to the last, there and back.
 //
 // Images (4S,4S) have one channel, the middle layer C1 channels at (2S,2S), the small one C2 at (S,S), S <= 7. Every
 // product has 64 rows, one for each of 8x8 cells. A cell of the middle layer holds 2x2 of its pixels, in the order of
@@ -8,17 +8,17 @@
 // cells beside are an address further on.
 //
 // Compiled behind `hopper.cu`, or in the tests behind an emulator, with S, E (bytes of a number: 2 for bfloat16, 4 for
-// float), SLOTS (images of a block), SHARED (bytes that a block has), the names of the kernels that are wanted, in
-// capitals, and UP: whether the decoder's are with the up-convolution, whose weights in float are more than a block has,
-// or begin behind it. Weights come packed by `images.py`.
+// float), SLOTS (images of a block), TEAMS (of four warps, of an image), SHARED (bytes that a block has), the name of
+// the kernel that is wanted, in capitals, and UP: whether the decoder's are with the up-convolution, whose weights in
+// float are more than a block has, or begin behind it. Weights come packed by `images.py`.
 
 constexpr int C1 = 32, C2 = 64, MIDDLE = 4 * S * S, SMALL = S * S, PIXELS = 16 * S * S;
 #define EVERY_PART(cell, part) \
   EVERY(cell, 2)               \
-    EVERY(part, PARTS)                                                      // of a thread's tile
+    EVERY(part, Tile<PARTS>::HELD)                                          // of a thread's tile
 #define EVERY(i, COUNT) _Pragma("unroll") for (int i = 0; i < (COUNT); i++) // written out, for registers
 
-constexpr int THREADS = 128;
+constexpr int THREADS = TEAMS * 128, WARPS = TEAMS * 4;
 constexpr int STRIP = 16 / E;                     // numbers in 16 bytes
 constexpr int BARE = 66 * 16, BORDERED = 74 * 16; // bytes of a plane of 8x8 cells; with one more row and column before
 constexpr int STEP = 2 * STRIP;                   // depth of one tensor-core instruction
@@ -26,13 +26,19 @@ constexpr float EPSILON = 1e-12f;
 constexpr int DEPTH_FIRST = 48, DEPTH_LAST = 64; // a cell's window of the image: 6 rows of 8, 7 rows of 8 and zeros
 
 struct Thread {
-  int slot, index, warp, lane, row, column, quarter; // its cells are (row, column) and (row + 1, column)
+  int slot, index, team, warp, lane, row, column, quarter; // its cells are (row, column) and (row + 1, column)
 };
 
-// What a thread holds of a product's 64 cells: of both of its cells PARTS pixels with OWN channels each.
+// What a thread holds of a product's 64 cells: OWN channels of HELD pixels of both of its cells. Teams share a cell's
+// four pixels, or the channels of its one.
 template <int PARTS> struct Tile {
-  static constexpr int OWN = PARTS == 4 ? C1 / 4 : C2 / 4, CHANNELS = 4 * OWN, COLUMNS = PARTS * CHANNELS;
-  float d[2 * PARTS * OWN];
+  static constexpr int CHANNELS = PARTS == 4 ? C1 : C2, COLUMNS = PARTS * CHANNELS / TEAMS;
+  static constexpr int HELD = PARTS == 4 ? 4 / TEAMS : 1, OWN = COLUMNS / HELD / 4;
+  static __device__ int part(const Thread &me) { return PARTS == 4 ? me.team * HELD : 0; } // the first
+  static __device__ int channel(const Thread &me) {
+    return me.quarter * (CHANNELS / 4) + (PARTS == 4 ? 0 : me.team * OWN);
+  }
+  float d[2 * HELD * OWN];
   __device__ float &at(int part, int cell, int c) { return d[(part * OWN + c) / 2 * 4 + 2 * cell + c % 2]; }
   __device__ void clear() {
 #pragma unroll
@@ -48,8 +54,9 @@ __device__ constexpr int part_row(int part) { return part == 0 || part == 3; }
 __device__ constexpr int part_column(int part) { return part / 2; }
 __device__ constexpr int part_of(int row, int column) { return column ? 2 + row : 1 - row; }
 
-// Which pixel of an image in memory a part of a cell is, or -1.
-template <Layout LAYOUT> __device__ int pixel(const Thread &me, int part, int cell) {
+// Which pixel of an image in memory a part of a thread's tile is, or -1.
+template <Layout LAYOUT, int PARTS> __device__ int pixel(const Thread &me, int part, int cell) {
+  part += Tile<PARTS>::part(me);
   int y = me.row + cell, x = me.column, a = part_row(part), b = part_column(part);
   if (LAYOUT == SHIFTED) {
     int i = 2 * y + a - 1, j = 2 * x + b - 1;
@@ -93,7 +100,8 @@ template <int COUNT> __device__ void write(char *to, const float *v) {
 }
 
 // Puts a thread's channels of a part of a cell into the planes.
-template <int PARTS> __device__ void put(char *planes, int plane, int place, int part, int quarter, const float *v) {
+template <int PARTS>
+__device__ void put(const Thread &me, char *planes, int plane, int place, int part, const float *v) {
   constexpr int OWN = Tile<PARTS>::OWN;
   float factors[OWN];
   EVERY(c, OWN)
@@ -101,7 +109,10 @@ template <int PARTS> __device__ void put(char *planes, int plane, int place, int
   uint4 out[OWN / STRIP];
   pack<OWN>(factors, out);
   EVERY(i, OWN / STRIP)
-    *(uint4 *)(planes + ((part * Tile<PARTS>::CHANNELS + quarter * OWN) / STRIP + i) * plane + place * 16) = out[i];
+    *(uint4 *)(planes +
+               (((Tile<PARTS>::part(me) + part) * Tile<PARTS>::CHANNELS + Tile<PARTS>::channel(me)) / STRIP + i) *
+                   plane +
+               place * 16) = out[i];
 }
 
 template <int COUNT> __device__ void read_floats(const float *from, float *v) {
@@ -114,11 +125,22 @@ template <int COUNT> __device__ void read_floats(const float *from, float *v) {
 
 // ---- sums over an image ----
 
+typedef float4 Few[2][WARPS]; // of each warp, for as many reductions
+
 struct Scratch {
-  float4 few[2][4];      // of each warp, for as many reductions
-  float sums[4][2 * C2]; // of each channel, times the normalised value and alone
-  float last[4][C2];     // of each channel's gradient
+  Few few;
+  float sums[WARPS][2 * C2]; // of each channel, times the normalised value and alone
+  float last[WARPS][C2];     // of each channel's gradient
 };
+
+// The sum of what the warps have of a channel of a tile.
+template <int PARTS, int COUNT> __device__ float over_warps(const float (&of)[WARPS][COUNT], int index) {
+  int first = PARTS == 4 ? 0 : index % (C2 / 4) / Tile<PARTS>::OWN * 4; // of the team that has the channel
+  float sum = 0;
+  EVERY(w, PARTS == 4 ? WARPS : 4)
+    sum += of[first + w][index];
+  return sum;
+}
 
 __device__ float over_warp(float v) {
 #pragma unroll
@@ -138,10 +160,11 @@ template <int COUNT, int MASK = 16> __device__ void fold(const Thread &me, float
     fold<COUNT / 2, MASK / 2>(me, v);
 }
 
-template <int COUNT> __device__ void folded(const Thread &me, float *v, float *to) {
+template <int PARTS> __device__ void folded(const Thread &me, float *v, float *to) {
+  constexpr int COUNT = Tile<PARTS>::OWN;
   fold<COUNT>(me, v);
   EVERY(i, COUNT / 8)
-    to[me.quarter * COUNT + me.column * (COUNT / 8) + i] = v[i];
+    to[Tile<PARTS>::channel(me) + me.column * (COUNT / 8) + i] = v[i];
 }
 
 // ---- layer norm with scale, offset and non-linearity ----
@@ -154,14 +177,15 @@ struct Affine {
 
 // Of a product: keeps it, adds the bias, and leaves the result in the tile, zero where there is no pixel.
 template <Kind KIND, Layout LAYOUT, int PARTS>
-__device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, int which, Affine affine, char *kept,
+__device__ void activate(const Thread &me, Tile<PARTS> &tile, Few &few, int which, Affine affine, char *kept,
                          float *statistics) {
   constexpr int OWN = Tile<PARTS>::OWN, CHANNELS = Tile<PARTS>::CHANNELS;
+  int channel = Tile<PARTS>::channel(me);
   constexpr int COUNT = (PARTS == 4 ? MIDDLE : SMALL) * CHANNELS;
   float add[OWN], count = 0, sum = 0, squares = 0;
-  read_floats<OWN>(affine.bias + me.quarter * OWN, add);
+  read_floats<OWN>(affine.bias + channel, add);
   EVERY_PART(cell, part)
-    if (int p = pixel<LAYOUT>(me, part, cell); p >= 0) {
+    if (int p = pixel<LAYOUT, PARTS>(me, part, cell); p >= 0) {
       float v[OWN], some = 0;
       EVERY(c, OWN)
         v[c] = tile.at(part, cell, c);
@@ -169,7 +193,7 @@ __device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, 
       pack<OWN>(v, strips);
       if (kept)
         EVERY(i, OWN / STRIP)
-          *(uint4 *)(kept + (p * CHANNELS + me.quarter * OWN) * E + 16 * i) = strips[i];
+          *(uint4 *)(kept + (p * CHANNELS + channel) * E + 16 * i) = strips[i];
       unpack<OWN>(strips, v); // rounded: on the way back it is the same side of zero
       EVERY(c, OWN)
         some += v[c] += add[c], tile.at(part, cell, c) = v[c];
@@ -178,7 +202,7 @@ __device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, 
   count = over_warp(count), sum = over_warp(sum);
   float mean = count ? sum / count : 0; // of the warp, and so are the squares: no large sums that cancel out
   EVERY_PART(cell, part)
-    if (pixel<LAYOUT>(me, part, cell) >= 0) {
+    if (pixel<LAYOUT, PARTS>(me, part, cell) >= 0) {
       float some = 0;
       EVERY(c, OWN)
         some += (tile.at(part, cell, c) - mean) * (tile.at(part, cell, c) - mean);
@@ -186,24 +210,24 @@ __device__ void activate(const Thread &me, Tile<PARTS> &tile, Scratch &scratch, 
     }
   squares = over_warp(squares);
   if (me.lane == 0)
-    scratch.few[which][me.warp] = float4{count, mean, squares, 0};
+    few[which][me.team * 4 + me.warp] = float4{count, mean, squares, 0};
   meet(me.slot);
   mean = squares = 0;
-  EVERY(w, 4)
-    mean += scratch.few[which][w].x * scratch.few[which][w].y / COUNT;
-  EVERY(w, 4) {
-    float4 warp = scratch.few[which][w];
+  EVERY(w, WARPS)
+    mean += few[which][w].x * few[which][w].y / COUNT;
+  EVERY(w, WARPS) {
+    float4 warp = few[which][w];
     squares += warp.z + warp.x * (warp.y - mean) * (warp.y - mean);
   }
   float deviation = 1 / square_root(squares / COUNT + EPSILON), scale[OWN];
   if (statistics && me.index == 0)
     statistics[0] = mean, statistics[1] = deviation;
-  read_floats<OWN>(affine.scale + me.quarter * OWN, scale);
-  read_floats<OWN>(affine.offset + me.quarter * OWN, add);
+  read_floats<OWN>(affine.scale + channel, scale);
+  read_floats<OWN>(affine.offset + channel, add);
   EVERY(c, OWN)
     scale[c] *= deviation, add[c] -= mean * scale[c];
   EVERY_PART(cell, part) {
-    bool inside = pixel<LAYOUT>(me, part, cell) >= 0;
+    bool inside = pixel<LAYOUT, PARTS>(me, part, cell) >= 0;
     EVERY(c, OWN) {
       float z = tile.at(part, cell, c) * scale[c] + add[c];
       z = z > 0 ? z : KIND == ELU ? exponential(z) - 1 : z < 0 ? 0 : z; // not a number stays that
@@ -219,18 +243,19 @@ __device__ void activate_back(const Thread &me, Tile<PARTS> &tile, Scratch &scra
                               const uint4 *kept, float mean, float deviation, float *parts) {
   constexpr int OWN = Tile<PARTS>::OWN, CHANNELS = Tile<PARTS>::CHANNELS, STRIPS = OWN / STRIP;
   constexpr int COUNT = (PARTS == 4 ? MIDDLE : SMALL) * CHANNELS;
+  int channel = Tile<PARTS>::channel(me), warp = me.team * 4 + me.warp;
   float add[OWN], scale[OWN], sums[2 * OWN] = {}, a = 0, b = 0; // normalised is kept * deviation + add
-  read_floats<OWN>(affine.bias + me.quarter * OWN, add);
-  read_floats<OWN>(affine.scale + me.quarter * OWN, scale);
+  read_floats<OWN>(affine.bias + channel, add);
+  read_floats<OWN>(affine.scale + channel, scale);
   EVERY(c, OWN)
     add[c] = (add[c] - mean) * deviation;
   {
     float offset[OWN];
-    read_floats<OWN>(affine.offset + me.quarter * OWN, offset);
+    read_floats<OWN>(affine.offset + channel, offset);
     EVERY_PART(cell, part)
-      if (pixel<LAYOUT>(me, part, cell) >= 0) {
+      if (pixel<LAYOUT, PARTS>(me, part, cell) >= 0) {
         float v[OWN];
-        unpack<OWN>(kept + (cell * PARTS + part) * STRIPS, v);
+        unpack<OWN>(kept + (cell * Tile<PARTS>::HELD + part) * STRIPS, v);
         EVERY(c, OWN) {
           float h = v[c] * deviation + add[c], z = h * scale[c] + offset[c], g = tile.at(part, cell, c);
           g = z > 0 ? g : KIND == ELU ? g * exponential(z) : 0;
@@ -241,58 +266,51 @@ __device__ void activate_back(const Thread &me, Tile<PARTS> &tile, Scratch &scra
   }
   EVERY(c, OWN)
     a += sums[OWN + c] * scale[c], b += sums[c] * scale[c];
-  folded<OWN>(me, sums, scratch.sums[me.warp]);
-  folded<OWN>(me, sums + OWN, scratch.sums[me.warp] + CHANNELS);
+  folded<PARTS>(me, sums, scratch.sums[warp]);
+  folded<PARTS>(me, sums + OWN, scratch.sums[warp] + CHANNELS);
   a = over_warp(a), b = over_warp(b);
   if (me.lane == 0)
-    scratch.few[which][me.warp] = float4{a, b, 0, 0};
+    scratch.few[which][warp] = float4{a, b, 0, 0};
   meet(me.slot);
   a = b = 0;
-  EVERY(w, 4)
+  EVERY(w, WARPS)
     a += scratch.few[which][w].x / COUNT, b += scratch.few[which][w].y / COUNT;
-  if (me.index < 2 * CHANNELS) {
-    float sum = 0;
-    EVERY(w, 4)
-      sum += scratch.sums[w][me.index];
-    parts[me.index] = sum;
-  }
+  if (me.index < 2 * CHANNELS)
+    parts[me.index] = over_warps<PARTS>(scratch.sums, me.index);
   // (g * scale - a - normalised * b) * deviation
   float along = -b * deviation * deviation, own[OWN] = {};
   EVERY(c, OWN)
     scale[c] *= deviation, add[c] = -(a + add[c] * b) * deviation;
   EVERY_PART(cell, part) {
-    bool inside = pixel<LAYOUT>(me, part, cell) >= 0;
+    bool inside = pixel<LAYOUT, PARTS>(me, part, cell) >= 0;
     float v[OWN];
-    unpack<OWN>(kept + (cell * PARTS + part) * STRIPS, v);
+    unpack<OWN>(kept + (cell * Tile<PARTS>::HELD + part) * STRIPS, v);
     EVERY(c, OWN) {
       float g = tile.at(part, cell, c) * scale[c] + (v[c] * along + add[c]);
       tile.at(part, cell, c) = g = inside ? g : 0;
       own[c] += g;
     }
   }
-  folded<OWN>(me, own, scratch.last[me.warp]);
+  folded<PARTS>(me, own, scratch.last[warp]);
 }
 
 // What `activate_back` left for the bias's gradient, once all warps have met.
-template <int CHANNELS> __device__ void add_bias(const Thread &me, const Scratch &scratch, float *parts) {
-  if (me.index < CHANNELS) {
-    float sum = 0;
-    EVERY(w, 4)
-      sum += scratch.last[w][me.index];
-    parts[2 * CHANNELS + me.index] = sum;
-  }
+template <int PARTS> __device__ void add_bias(const Thread &me, const Scratch &scratch, float *parts) {
+  if (me.index < Tile<PARTS>::CHANNELS)
+    parts[2 * Tile<PARTS>::CHANNELS + me.index] = over_warps<PARTS>(scratch.last, me.index);
 }
 
 // ---- between memory and tiles ----
 
 // Fetches what belongs to a thread's tile; zeros where there is no pixel.
 template <Layout LAYOUT, int PARTS> __device__ void fetch(const Thread &me, const char *from, uint4 *strips) {
-  constexpr int OWN = Tile<PARTS>::OWN, STRIPS = OWN / STRIP;
+  constexpr int STRIPS = Tile<PARTS>::OWN / STRIP;
+  from += Tile<PARTS>::channel(me) * E;
   EVERY_PART(cell, part) {
-    int p = pixel<LAYOUT>(me, part, cell);
+    int p = pixel<LAYOUT, PARTS>(me, part, cell);
     EVERY(i, STRIPS)
-      strips[(cell * PARTS + part) * STRIPS + i] =
-          p < 0 ? uint4{} : *(const uint4 *)(from + (p * Tile<PARTS>::CHANNELS + me.quarter * OWN) * E + 16 * i);
+      strips[(cell * Tile<PARTS>::HELD + part) * STRIPS + i] =
+          p < 0 ? uint4{} : *(const uint4 *)(from + p * Tile<PARTS>::CHANNELS * E + 16 * i);
   }
 }
 
@@ -301,7 +319,7 @@ template <int PARTS> __device__ void fill(Tile<PARTS> &tile, const uint4 *strips
   constexpr int OWN = Tile<PARTS>::OWN;
   EVERY_PART(cell, part) {
     float v[OWN];
-    unpack<OWN>(strips + (cell * PARTS + part) * (OWN / STRIP), v);
+    unpack<OWN>(strips + (cell * Tile<PARTS>::HELD + part) * (OWN / STRIP), v);
     EVERY(c, OWN)
       tile.at(part, cell, c) = v[c];
   }
@@ -316,10 +334,10 @@ __device__ void leave(const Thread &me, Tile<PARTS> &tile, char *memory, char *p
     EVERY(c, OWN)
       v[c] = tile.at(part, cell, c);
     if (planes)
-      put<PARTS>(planes, plane, (me.row + cell) * 8 + me.column + place, part, me.quarter, v);
-    int p = pixel<LAYOUT>(me, part, cell);
+      put<PARTS>(me, planes, plane, (me.row + cell) * 8 + me.column + place, part, v);
+    int p = pixel<LAYOUT, PARTS>(me, part, cell);
     if (memory && p >= 0)
-      write<OWN>(memory + (p * Tile<PARTS>::CHANNELS + me.quarter * OWN) * E, v);
+      write<OWN>(memory + (p * Tile<PARTS>::CHANNELS + Tile<PARTS>::channel(me)) * E, v);
   }
 }
 
@@ -375,18 +393,24 @@ template <int COUNT> __device__ void finish_products(float (&d)[COUNT]) {
   await_products(d);
 }
 
-// Adds to d (64,COLUMNS) the product of 64 cells and DEPTH rows of packed weights, both so many bytes further on.
-template <int COLUMNS, int DEPTH>
+// Adds to d (64,COLUMNS/SHARES) the product of 64 cells and DEPTH rows of packed weights, both so many bytes further
+// on.
+template <int COLUMNS, int DEPTH, int SHARES = 1>
 __device__ void add_product(float *d, Operand a, int a_further, int plane, Operand b, int b_further) {
   EVERY(k, DEPTH / STEP)
-    multiply<COLUMNS>(d, moved(a, a_further + 2 * k * plane), moved(b, b_further + k * STEP * COLUMNS * E));
+    multiply<COLUMNS / SHARES>(d, moved(a, a_further + 2 * k * plane), moved(b, b_further + k * STEP * COLUMNS * E));
+}
+
+// A team's share of the columns of packed weights.
+template <int COLUMNS> __device__ Operand share(const Thread &me, const char *weight) {
+  return operand(weight + me.team * (COLUMNS / TEAMS * 16), COLUMNS * 16);
 }
 
 // The 2x2 cells from each cell on.
-template <int COLUMNS> __device__ void add_strided(float *d, const char *cells, const char *weight) {
-  Operand a = operand(cells, BARE), b = operand(weight, COLUMNS * 16);
+template <int COLUMNS, int SHARES> __device__ void add_strided(float *d, const char *cells, Operand weight) {
+  Operand a = operand(cells, BARE);
   EVERY(tap, 4)
-    add_product<COLUMNS, 4 * C1>(d, a, (tap / 2 * 8 + tap % 2) * 16, BARE, b, tap * 4 * C1 * COLUMNS * E);
+    add_product<COLUMNS, 4 * C1, SHARES>(d, a, (tap / 2 * 8 + tap % 2) * 16, BARE, weight, tap * 4 * C1 * COLUMNS * E);
 }
 
 // ---- memory of a block ----
@@ -412,8 +436,9 @@ constexpr int CELLS = 4 * C1 / STRIP * BARE + 128, PHASE_CELLS = 4 * C1 / STRIP 
 constexpr int SMALL_CELLS = C2 / STRIP * BORDERED + 128;
 
 __device__ Thread this_thread() {
-  int t = threadIdx.x, index = t % THREADS, lane = t % 32, warp = uniform(index / 32);
-  return {uniform(t / THREADS), index, warp, lane, 2 * warp, lane / 4, lane % 4};
+  int t = threadIdx.x, index = t % THREADS, lane = t % 32, warp = uniform(index / 32 % 4);
+  int team = TEAMS == 1 ? 0 : uniform(index / 128);
+  return {uniform(t / THREADS), index, team, warp, lane, 2 * warp, lane / 4, lane % 4};
 }
 
 // Three vectors of a layer next to each other in shared memory.
@@ -452,11 +477,11 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   bring_weights(arrivals, {{w1, first, WEIGHT_FIRST}, {w2, strided, WEIGHT_STRIDED}});
   Affine affine1 = bring<C1>(parameters, bias1, scale1, offset1);
   Affine affine2 = bring<C2>(parameters + 3 * C1, bias2, scale2, offset2);
-  constexpr int SLOT = whole(CELLS) + whole(sizeof(Scratch));
+  constexpr int SLOT = whole(CELLS) + whole(sizeof(Few));
   static_assert(DEPTH_FIRST / STRIP * BARE <= CELLS, "no room for windows");
   next = slot_memory<WEIGHT_FIRST + WEIGHT_STRIDED, SLOT>(me, next);
   char *cells = carve<CELLS>(next), *seen = cells; // all threads meet between the use of one and of the other
-  Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
+  Few &few = *(Few *)carve<sizeof(Few)>(next);
   bool begun = false;
   EACH_IMAGE {
     forget(me.index), forget(me.row), forget(me.column), forget(me.quarter);
@@ -467,9 +492,9 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     middle.clear();
     await(arrivals[0]);
     begin_products(middle.d);
-    add_product<4 * C1, DEPTH_FIRST>(middle.d, operand(seen, BARE), 0, BARE, operand(w1, 4 * C1 * 16), 0);
+    add_product<4 * C1, DEPTH_FIRST, TEAMS>(middle.d, operand(seen, BARE), 0, BARE, share<4 * C1>(me, w1), 0);
     finish_products(middle.d);
-    activate<ELU, SHIFTED>(me, middle, scratch, 0, affine1, z1 ? z1 + n * MIDDLE * C1 * E : nullptr,
+    activate<ELU, SHIFTED>(me, middle, few, 0, affine1, z1 ? z1 + n * MIDDLE * C1 * E : nullptr,
                            statistics1 ? statistics1 + 2 * n : nullptr);
     leave<SHIFTED>(me, middle, a1 ? a1 + n * MIDDLE * C1 * E : nullptr, cells, BARE, 0);
     hand_over();
@@ -478,9 +503,9 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     small.clear();
     await(arrivals[1]);
     begin_products(small.d);
-    add_strided<C2>(small.d, cells, w2);
+    add_strided<C2, TEAMS>(small.d, cells, share<C2>(me, w2));
     finish_products(small.d);
-    activate<ELU, SINGLE>(me, small, scratch, 1, affine2, z2 ? z2 + n * SMALL * C2 * E : nullptr,
+    activate<ELU, SINGLE>(me, small, few, 1, affine2, z2 ? z2 + n * SMALL * C2 * E : nullptr,
                           statistics2 ? statistics2 + 2 * n : nullptr);
     leave<SINGLE>(me, small, a2 + n * SMALL * C2 * E, nullptr, 0, 0);
   }
@@ -514,7 +539,7 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   EACH_IMAGE {
     forget(me.index), forget(me.row), forget(me.column), forget(me.quarter);
     Tile<1> small;
-    uint4 kept2[2 * Tile<1>::OWN / STRIP], gradient[2 * Tile<1>::OWN / STRIP], kept1[8 * Tile<4>::OWN / STRIP];
+    uint4 kept2[sizeof small.d / STRIP / 4], gradient[sizeof small.d / STRIP / 4], kept1[sizeof(Tile<4>) / STRIP / 4];
     fetch<SINGLE, 1>(me, g + n * SMALL * C2 * E, gradient);
     fetch<SINGLE, 1>(me, z2 + n * SMALL * C2 * E, kept2);
     float mean2 = statistics2[2 * n], deviation2 = statistics2[2 * n + 1];
@@ -529,27 +554,27 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     middle.clear();
     await(arrivals[0]);
     begin_products(middle.d);
-    Operand from = operand(small_cells, BORDERED), weight = operand(w2, 4 * C1 * 16);
+    Operand from = operand(small_cells, BORDERED), weight = share<4 * C1>(me, w2);
     EVERY(tap, 4)
-      add_product<4 * C1, C2>(middle.d, from, (BORDER - tap / 2 * 8 - tap % 2) * 16, BORDERED, weight,
-                              tap * C2 * 4 * C1 * E);
+      add_product<4 * C1, C2, TEAMS>(middle.d, from, (BORDER - tap / 2 * 8 - tap % 2) * 16, BORDERED, weight,
+                                     tap * C2 * 4 * C1 * E);
     commit_products();
     fetch<SHIFTED, 4>(me, z1 + n * MIDDLE * C1 * E, kept1);
-    add_bias<C2>(me, scratch, parts2 + n * 3 * C2);
+    add_bias<1>(me, scratch, parts2 + n * 3 * C2);
     await_products(middle.d);
     activate_back<ELU, SHIFTED>(me, middle, scratch, 1, affine1, kept1, mean1, deviation1, parts1 + n * 3 * C1);
     leave<SHIFTED>(me, middle, dz1 + n * MIDDLE * C1 * E, gx ? cells : nullptr, BARE, 0);
     hand_over();
     meet(me.slot);
-    if (gx) {
+    if (gx && me.team == 0) {
       float d[8] = {};
       await(arrivals[1]);
       begin_products(d);
-      add_strided<16>(d, cells, w1);
+      add_strided<16, 1>(d, cells, operand(w1, 16 * 16));
       finish_products(d);
       write_image(me, d, gx + n * PIXELS, 0);
     }
-    add_bias<C1>(me, scratch, parts1 + n * 3 * C1);
+    add_bias<4>(me, scratch, parts1 + n * 3 * C1);
   }
   if (!begun)
     gather(me, begun);
@@ -564,8 +589,8 @@ __device__ constexpr int offset_of(int reach) { return reach > 2 ? reach - 3 : r
 
 #ifdef DECODER_THERE
 
-// Features (S,S,C2), or the up-convolution's product of them, to an image (4S,4S). Without gradients z, a and statistics
-// are null; z is also if it is what is given.
+// Features (S,S,C2), or the up-convolution's product of them, to an image (4S,4S). Without gradients z, a and
+// statistics are null; z is also if it is what is given.
 extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
     decoder_there(const char *features, const char *up, const char *last, const float *bias, const float *scale,
                   const float *offset, const float *last_bias, float *eta, char *z, char *a, float *statistics, int N) {
@@ -583,10 +608,11 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   else
     bring_weights(arrivals, {to_image_part});
   Affine affine = bring<C1>(parameters, bias, scale, offset);
-  constexpr int SLOT = UP * whole(SMALL_CELLS) + whole(PHASE_CELLS) + whole(sizeof(Scratch));
+  constexpr int SLOT = UP * whole(SMALL_CELLS) + whole(PHASE_CELLS) + whole(sizeof(Few));
+  static_assert(TEAMS == 1, "not for teams");
   next = slot_memory<UP * WEIGHT_UP + WEIGHT_IMAGE, SLOT>(me, next);
   char *small_cells = carve<UP * SMALL_CELLS>(next), *cells = carve<PHASE_CELLS>(next);
-  Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
+  Few &few = *(Few *)carve<sizeof(Few)>(next);
   clear_border<4 * C1 / STRIP>(me, cells);
   float brightness = last_bias[0];
   bool begun = false;
@@ -632,12 +658,12 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
       EVERY(i, C1 / 2)
         middle.d[C1 / 2 + i] += left[i], middle.d[C1 + i] += right[i];
     } else {
-      uint4 product[8 * Tile<4>::OWN / STRIP];
+      uint4 product[sizeof(Tile<4>) / STRIP / 4];
       fetch<PHASES, 4>(me, features + n * MIDDLE * C1 * E, product);
       gather(me, begun);
       fill(middle, product);
     }
-    activate<RELU, PHASES>(me, middle, scratch, 0, affine, z ? z + n * MIDDLE * C1 * E : nullptr,
+    activate<RELU, PHASES>(me, middle, few, 0, affine, z ? z + n * MIDDLE * C1 * E : nullptr,
                            statistics ? statistics + 2 * n : nullptr);
     leave<DOUBLED>(me, middle, a ? a + n * MIDDLE * C1 * E : nullptr, cells, BORDERED, BORDER);
     hand_over();
@@ -679,6 +705,7 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   Affine affine = bring<C1>(parameters, bias, scale, offset);
   constexpr int WINDOWS = DEPTH_LAST / STRIP * BARE;
   constexpr int SLOT = whole(WINDOWS) + UP * whole(PHASE_CELLS) + whole(sizeof(Scratch));
+  static_assert(TEAMS == 1, "not for teams");
   next = slot_memory<WEIGHT_LAST + UP * WEIGHT_UP, SLOT>(me, next);
   char *seen = carve<WINDOWS>(next), *cells = carve<UP * PHASE_CELLS>(next);
   Scratch &scratch = *(Scratch *)carve<sizeof(Scratch)>(next);
@@ -687,7 +714,7 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
   bool begun = false;
   EACH_IMAGE {
     forget(me.index), forget(me.row), forget(me.column), forget(me.quarter);
-    uint4 kept[8 * Tile<4>::OWN / STRIP];
+    uint4 kept[sizeof(Tile<4>) / STRIP / 4];
     fetch<PHASES, 4>(me, z + n * MIDDLE * C1 * E, kept);
     float mean = statistics[2 * n], deviation = statistics[2 * n + 1];
     windows<DEPTH_LAST, 7, 2, 2, 2>(me, g + n * PIXELS, seen);
@@ -715,11 +742,11 @@ extern "C" __global__ void __launch_bounds__(SLOTS *THREADS, 1)
                             k * C1 * C2 * E);
       }
       commit_products();
-      add_bias<C1>(me, scratch, parts + n * 3 * C1);
+      add_bias<4>(me, scratch, parts + n * 3 * C1);
       await_products(small.d);
       leave<SINGLE>(me, small, g_features + n * SMALL * C2 * E, nullptr, 0, 0);
     } else
-      add_bias<C1>(me, scratch, parts + n * 3 * C1);
+      add_bias<4>(me, scratch, parts + n * 3 * C1);
   }
   if (!begun)
     gather(me, begun);

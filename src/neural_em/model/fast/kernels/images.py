@@ -19,7 +19,7 @@ NAMES = ("encoder_there", "encoder_back", "decoder_there", "decoder_back")
 # rows and columns of a cell's pixels, in the kernels' order; phase and offset of what an up-convolution reads
 _PIXELS = ((1, 0), (0, 0), (0, 1), (1, 1))
 _REACH = ((0, -1), (0, 0), (0, 1), (1, 0), (1, 1))
-_THREADS = 128  # of an image
+_TEAM = 128  # threads
 _SHARED = 232448  # bytes that a block can have on the GPUs these kernels are for
 
 
@@ -44,6 +44,11 @@ def _slots(device: torch.device, name: str, size: int, N: int) -> int:
     return min(most, -(-N // torch.cuda.get_device_properties(device).multi_processor_count))
 
 
+def teams(name: str, slots: int) -> int:
+    """How many teams of threads share an image: an encoder's, where more have registers enough, two."""
+    return 2 if name.startswith("encoder") and slots < 3 else 1
+
+
 @functools.cache
 def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -> Any:
     """A compiled kernel, which takes about a second; none, and a word about it, where that fails."""
@@ -52,11 +57,12 @@ def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -
 
         here = importlib.resources.files(__package__)
         source = "".join((here / file).read_text() for file in ("hopper.cu", "images.cu"))
-        sizes = {"S": side, "E": size, "SLOTS": slots, "SHARED": _SHARED, "UP": int(size == 2), name.upper(): 1}
+        sizes = {"S": side, "E": size, "SLOTS": slots, "TEAMS": teams(name, slots), "SHARED": _SHARED,
+                 "UP": int(size == 2), name.upper(): 1}  # fmt: skip
         options = ["--gpu-architecture=sm_90a", "--std=c++17", "--use_fast_math"]
         with torch.cuda.device(device):
             function = compiled(source, name, [*options, *(f"-D{key}={value}" for key, value in sizes.items())])
-            return Kernel(function, slots * _THREADS, _SHARED)
+            return Kernel(function, slots * teams(name, slots) * _TEAM, _SHARED)
     except Exception as error:  # whatever is missing or has changed, there are the other kernels
         warnings.warn(f"no kernels for whole images, training is slower: {error}", stacklevel=2)
         return None
