@@ -54,7 +54,7 @@ test-gpu: ## the tests for CUDA with this machine's own Python; writes results/g
 # test needs
 gpu-tools: $(VENV)/.base ## fetch pytest into build/gpu-tools, to carry to a CUDA machine that has neither it nor a network
 	$(PIP) install --quiet --upgrade --target build/gpu-tools --no-deps --only-binary :all: --platform any \
-	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pluggy iniconfig packaging pygments
+	  --python-version $(GPU_PYTHON_VERSION) -c constraints.txt pytest pytest-xdist execnet pluggy iniconfig packaging pygments
 
 # not in constraints.txt: a PyTorch for CUDA brings the version that it needs
 triton: $(VENV)/.test ## fetch Triton, whose interpreter lets the tests run the GPU's kernels on a CPU (Linux)
