@@ -65,7 +65,7 @@ def used(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
         assert arguments[0].data_ptr() % 16 == 0  # a GPU reads so many bytes at once
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         blocks = 2  # so that some have more images than slots
-        teams, up = kernels.images.teams(name, slots(side)), kernels.images.with_up(dtype)
+        teams, up = kernels.images.teams(name, dtype.itemsize), kernels.images.with_up(dtype)
         emulator(side, dtype.itemsize, teams, up and teams == 1).run(name.encode(), blocks, places)
 
     monkeypatch.setattr(kernels.images, "launch", launch)
@@ -114,7 +114,7 @@ def test_one_team_of_an_image_or_two(
     teams: int, dtype: torch.dtype | None, used: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an encoder's, with and without the image's gradient."""
-    monkeypatch.setattr(kernels.images, "teams", lambda name, slots: teams)
+    monkeypatch.setattr(kernels.images, "teams", lambda name, size: teams)
     model, results = model_of(replace(FLYING, height=28, width=28)), []
     twin_of = accelerate(model, dtype).fast[0].encoder.convolutions  # type: ignore[attr-defined]
     plain = model.m_step.encoder.convolutions  # type: ignore[union-attr]

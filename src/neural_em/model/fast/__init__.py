@@ -8,7 +8,8 @@ These things are done differently.
 * On a GPU weight gradients are gathered: each use of a layer keeps its input and its output's gradient, and one large
   product over all time steps makes the weight's gradient, instead of one small product a step.
 * On a GPU the random numbers, the elementwise parts (layer norm with its non-linearity; E-step with its losses and the
-  next step's delta) and the first and last convolution of frames with few channels are kernels of their own.
+  next step's delta) and the first and last convolution of frames with few channels are kernels of their own. On a
+  Hopper GPU the outer layers of a network of small images are one kernel each way.
 * On a CPU the first convolution is a product with patches, and layer norm is PyTorch's own. On ARM the last convolution
   is a product too, and so are the gradients of the others' weights; without gradients, doubling an image takes 24 taps.
 * On x86, while parameters are kept ready for single steps, large matrices are packed in the order they are read in.

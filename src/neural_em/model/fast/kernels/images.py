@@ -40,13 +40,13 @@ def with_up(dtype: torch.dtype) -> bool:
 
 def _slots(device: torch.device, name: str, size: int, N: int) -> int:
     """How many images a block has at once: no more than it takes to have all of them in some block."""
-    most = {("encoder_there", 4): 2, ("encoder_back", 4): 1}.get((name, size), 3)
+    most = 1 if name.startswith("encoder") and size == 4 else 3
     return min(most, -(-N // torch.cuda.get_device_properties(device).multi_processor_count))
 
 
-def teams(name: str, slots: int) -> int:
-    """How many teams of threads share an image: an encoder's, where more have registers enough, two."""
-    return 2 if name.startswith("encoder") and slots < 3 else 1
+def teams(name: str, size: int) -> int:
+    """How many teams of threads share an image: two where there is memory for a single one."""
+    return 2 if name.startswith("encoder") and size == 4 else 1
 
 
 @functools.cache
@@ -57,12 +57,12 @@ def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -
 
         here = importlib.resources.files(__package__)
         source = "".join((here / file).read_text() for file in ("hopper.cu", "images.cu"))
-        sizes = {"S": side, "E": size, "SLOTS": slots, "TEAMS": teams(name, slots), "SHARED": _SHARED,
+        sizes = {"S": side, "E": size, "SLOTS": slots, "TEAMS": teams(name, size), "SHARED": _SHARED,
                  "UP": int(size == 2), name.upper(): 1}  # fmt: skip
         options = ["--gpu-architecture=sm_90a", "--std=c++17", "--use_fast_math"]
         with torch.cuda.device(device):
             function = compiled(source, name, [*options, *(f"-D{key}={value}" for key, value in sizes.items())])
-            return Kernel(function, slots * teams(name, slots) * _TEAM, _SHARED)
+            return Kernel(function, slots * teams(name, size) * _TEAM, _SHARED)
     except Exception as error:  # whatever is missing or has changed, there are the other kernels
         warnings.warn(f"no kernels for whole images, training is slower: {error}", stacklevel=2)
         return None
