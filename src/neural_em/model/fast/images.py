@@ -16,6 +16,8 @@ DECODER = (FastUpConvolution, FastActivation, FastLast)
 class FastImages(nn.Sequential):
     """The outer two convolutions and activations of an encoder or of a decoder as one kernel each way.
 
+    Of a decoder in TF32, what follows its up-convolution.
+
     The layers keep their parameters, tapes and memory, and are used one by one for what the kernels are not made for.
     """
 

@@ -69,7 +69,7 @@ def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -
 
 
 def launch(name: str, side: int, N: int, *arguments: Tensor | None) -> None:
-    """Runs a kernel on N images; the second argument that is one tells the type of numbers."""
+    """Runs a kernel on N images; the second tensor among the arguments tells the type of numbers."""
     given = [each for each in arguments if each is not None]
     device, size = given[1].device, given[1].itemsize
     slots, processors = _slots(device, name, size, N), torch.cuda.get_device_properties(device).multi_processor_count
@@ -241,7 +241,7 @@ class ThroughDecoder(torch.autograd.Function):
     def forward(ctx: Any, layers: Layers, x: Tensor, *parameters: Tensor) -> Tensor:
         """Parameters are all that the layers are held with.
 
-        Without the up-convolution's, x is what that one made, its phases (N,4*MIDDLE,S,S).
+        Where the weights are without the up-convolution's, x is its result, the phases (N,4*MIDDLE,S,S).
         """
         scale, offset, bias, _, last_bias = parameters[-5:]
         last, last_back = layers.weights[-3:-1] if len(layers.weights) == 4 else layers.weights
