@@ -1,8 +1,10 @@
 // What `images.cu` asks of the machine, on a CPU: the threads of a block as fibers that take turns where they meet.
-// E = 4 makes every product in float; 2 rounds as a GPU does.
+// E = 4 makes every product in float; 2 rounds to bfloat16 or, with HALF, to the 16-bit floats of the IEEE, as a GPU
+// does.
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -56,8 +58,8 @@ static void rendezvous(int which, int count) { // the meeting ends when so many 
     yield();
 }
 
-static void meet(int slot) { rendezvous(slot + 1, TEAMS * 128); }
-static void all_together() { rendezvous(0, SLOTS * TEAMS * 128); }
+static void meet(int slot) { rendezvous(slot + 1, 128); }
+static void all_together() { rendezvous(0, SLOTS * 128); }
 
 static float shuffled(float v, int mask) {
   int t = threadIdx.x, warp = 16 + t / 32;
@@ -74,7 +76,6 @@ static char *block_memory() { return memory; }
 static void hand_over() {}
 static void copy(float *to, const float *from) { *to = *from; }
 static void copied() {}
-static float factor(float v) { return v; }
 
 // ---- numbers ----
 
@@ -88,13 +89,35 @@ static float as_float(unsigned word) { return as<float>(word); }
 static unsigned as_word(float v) { return as<unsigned>(v); }
 static float square_root(float v) { return std::sqrt(v); }
 static float exponential(float v) { return std::exp(v); }
+#if HALF
+static unsigned half(float v) {
+  unsigned sign = as_word(v) >> 16 & 0x8000;
+  v = std::fabs(v);
+  if (!(v < 65520)) // is rounded to what is larger than all; or not a number
+    return sign | (v > 0 ? 0x7c00 : 0x7e00);
+  int exponent = std::max(v ? std::ilogb(v) : -14, -14);
+  unsigned units = (unsigned)std::nearbyint(std::ldexp(v, 10 - exponent)); // to the even one
+  return sign | (((unsigned)(exponent + 14) << 10) + units);
+}
+static float of_half(unsigned word) {
+  int exponent = word >> 10 & 31, units = word & 1023;
+  float v = exponent == 31 ? (units ? NAN : INFINITY)
+                           : std::ldexp(units + (exponent ? 1024.0f : 0), std::max(exponent, 1) - 25);
+  return word & 0x8000 ? -v : v;
+}
+#else
 static unsigned half(float v) {
   unsigned word = as_word(v);
   return (word + 0x7fff + (word >> 16 & 1)) >> 16;
 }
+static float of_half(unsigned word) { return as_float(word << 16); }
+#endif
 static unsigned halves(float low, float high) { return half(low) | half(high) << 16; }
+static void lows_and_highs(unsigned word, float &low, float &high) {
+  low = of_half(word & 0xffff), high = of_half(word >> 16);
+}
 
-// ---- weights ----
+// ---- copies, at once ----
 
 typedef uint64_t Arrival;
 struct Part {
@@ -102,12 +125,17 @@ struct Part {
   const char *from;
   int bytes;
 };
-template <int COUNT> static void bring_weights(Arrival *, const Part (&parts)[COUNT]) {
+static void bring_part(const Part &part) { memcpy(part.to, part.from, part.bytes); }
+static void begin_arrivals(Arrival *, int) {}
+template <int COUNT> static void bring_each(Arrival *, const Part (&parts)[COUNT]) {
   if (threadIdx.x == 0)
     for (const Part &part : parts)
-      memcpy(part.to, part.from, part.bytes);
+      bring_part(part);
 }
-static void await(Arrival &) {}
+static void bring_both(Arrival &, Part a, Part b) { bring_part(a), bring_part(b); }
+static void await(Arrival &, int = 0) {}
+static void send_bytes(char *to, const char *from, int bytes) { memcpy(to, from, bytes); }
+static void bytes_sent() {}
 
 // ---- products: rows and columns as a GPU hands them to its threads ----
 
@@ -118,12 +146,17 @@ struct Operand {
 static Operand operand(const char *at, int next) { return {at, next}; }
 static Operand moved(Operand from, int bytes) { return {from.at + bytes, from.next}; }
 
-static float number(Operand from, int row, int k) { // of row 0.., of 32 bytes of depth
-  const char *at = from.at + k * E / 16 * from.next + row * 16 + k * E % 16;
-  return E == 2 ? as_float((unsigned)*(const uint16_t *)at << 16) : *(const float *)at;
+static Operand operand_of_cells(const char *at, int plane) { return {at, plane}; }
+
+static float number(const char *at) { return E == 2 ? of_half(*(const uint16_t *)at) : *(const float *)at; }
+static float by_depth(Operand from, int row, int k) { // of row 0.., of 32 bytes of depth
+  return number(from.at + k * E / 16 * from.next + row * 16 + k * E % 16);
+}
+static float by_cells(Operand from, int row, int k) { // of 32 / E cells
+  return number(from.at + row * E / 16 * from.next + k * 16 + row * E % 16);
 }
 
-template <int COLUMNS> static void multiply(float *d, Operand a, Operand b) {
+template <int COLUMNS, class Number> static void multiplied(float *d, Operand a, Operand b, Number number) {
   int t = threadIdx.x % 128, warp = t / 32, row = t % 32 / 4, quarter = t % 4;
   for (int cell = 0; cell < 2; cell++) {
     float left[32 / E];
@@ -135,6 +168,10 @@ template <int COLUMNS> static void multiply(float *d, Operand a, Operand b) {
           d[4 * j + 2 * cell + e] += left[k] * number(b, 8 * j + 2 * quarter + e, k);
   }
 }
+template <int COLUMNS> static void multiply(float *d, Operand a, Operand b) { multiplied<COLUMNS>(d, a, b, by_depth); }
+template <int COLUMNS> static void multiply_cells(float *d, Operand a, Operand b) {
+  multiplied<COLUMNS>(d, a, b, by_cells);
+}
 template <int COUNT> static void hold(float (&)[COUNT]) {}
 template <int COUNT> static void begin_products(float (&)[COUNT]) {}
 static void commit_products() {}
@@ -142,9 +179,11 @@ template <int COUNT> static void await_products(float (&)[COUNT]) {}
 
 #define ENCODER_THERE
 #define ENCODER_BACK
-#if TEAMS == 1
 #define DECODER_THERE
 #define DECODER_BACK
+#if SLOTS == 2
+#define ENCODER_WEIGHTS
+#define DECODER_WEIGHTS
 #endif
 #include "images.cu"
 
@@ -164,7 +203,7 @@ static void launch(int blocks, std::function<void()> kernel) {
   for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
     memset(shared.data(), 0xff, shared.size());
     fibers.clear();
-    fibers.resize(SLOTS * TEAMS * 128);
+    fibers.resize(SLOTS * 128);
     for (Fiber &fiber : fibers) {
       fiber.stack.resize(1 << 17);
       getcontext(&fiber.context);
@@ -175,7 +214,7 @@ static void launch(int blocks, std::function<void()> kernel) {
     }
     for (bool left = true; left;) {
       left = false;
-      for (running = 0; running < SLOTS * TEAMS * 128; running++)
+      for (running = 0; running < SLOTS * 128; running++)
         if (!fibers[running].done) {
           threadIdx.x = running;
           swapcontext(&scheduler, &fibers[running].context);
@@ -200,9 +239,11 @@ extern "C" void run(const char *name, int blocks, void **given) {
     return call(blocks, kernel, given);
   IF_NAMED(encoder_there)
   IF_NAMED(encoder_back)
-#if TEAMS == 1
   IF_NAMED(decoder_there)
   IF_NAMED(decoder_back)
+#if SLOTS == 2
+  IF_NAMED(encoder_weights)
+  IF_NAMED(decoder_weights)
 #endif
   abort();
 }

@@ -153,4 +153,5 @@ def test_whole_images_in_one_kernel_are_what_the_layers_make_of_them(name, dtype
         torch.testing.assert_close(loss, other, rtol=0.01, atol=0)
         for ours, theirs in zip(gradients, others, strict=True):
             assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.97
-    assert sorted(launched) == sorted(6 * images.NAMES)
+    once = [name for name in images.NAMES if name.endswith("weights")]  # for all steps
+    assert sorted(launched) == sorted(6 * [name for name in images.NAMES if name not in once] + 3 * once)

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from neural_em.model import ModelConfig, NeuralEM
 from neural_em.model.fast import accelerate
 from neural_em.model.fast.convolutions import interleave
+from neural_em.model.networks import Convolution, UpConvolution
 from tests.model.test_kernels import GREY, kernels, twin, unrolled
 
 COMPILER = shutil.which("c++") or shutil.which("g++")
@@ -31,6 +32,9 @@ SOURCES = Path(kernels.__file__).parent
 FLYING = replace(GREY, convolutions=(32, 64), noise=replace(GREY.noise, shared=False))
 
 
+BLOCKS = 2  # so that some have more images than slots
+
+
 def slots(side: int) -> int:
     """Images of a block."""
     return 1 + side % 3
@@ -38,15 +42,16 @@ def slots(side: int) -> int:
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The kernels, compiled for a CPU, by the smallest image's side, a number's bytes, teams and `UP`."""
+    """The kernels, compiled for a CPU, by the smallest image's side, the operands' type and images of a block."""
     folder = tmp_path_factory.mktemp("emulator")
 
     @functools.cache
-    def library(side: int, size: int, teams: int, up: bool) -> ctypes.CDLL:
-        made = folder / f"{side}-{size}-{teams}-{up}.so"
-        sizes = [f"-DS={side}", f"-DE={size}", f"-DTEAMS={teams}", f"-DUP={int(up)}", f"-DSLOTS={slots(side)}"]
-        how = ["-std=c++17", "-O1", "-shared", "-fPIC", *sizes, f"-I{SOURCES}"]
-        subprocess.run([str(COMPILER), *how, "-o", str(made), str(Path(__file__).parent / "emulator.cpp")], check=True)
+    def library(side: int, dtype: torch.dtype, slots: int) -> ctypes.CDLL:
+        made, half = folder / f"{side}-{dtype}-{slots}.so", dtype == torch.float16
+        sizes = {"S": side, "E": dtype.itemsize, "W": 4 if half else dtype.itemsize, "HALF": int(half), "SLOTS": slots}
+        how = ["-std=c++17", "-O1", "-shared", "-fPIC", *(f"-D{name}={value}" for name, value in sizes.items())]
+        source = str(Path(__file__).parent / "emulator.cpp")
+        subprocess.run([str(COMPILER), *how, f"-I{SOURCES}", "-o", str(made), source], check=True)
         return ctypes.CDLL(str(made))
 
     return library
@@ -57,20 +62,19 @@ def used(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
     """Kernels on the CPU, and how often each was started."""
     names: Counter[str] = Counter()
 
-    def launch(name: str, side: int, N: int, *arguments: Any) -> None:
+    def launch(name: str, dtype: torch.dtype, side: int, N: int, *arguments: Any) -> None:
         names[name] += 1
         pointers = [ctypes.c_void_p(None if each is None else each.data_ptr()) for each in arguments]
         values = [*pointers, ctypes.c_int(N)]
-        dtype = next(each.dtype for each in arguments[1:] if each is not None)
         assert arguments[0].data_ptr() % 16 == 0  # a GPU reads so many bytes at once
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        blocks = 2  # so that some have more images than slots
-        teams, up = kernels.images.teams(name, dtype.itemsize), kernels.images.with_up(dtype)
-        emulator(side, dtype.itemsize, teams, up and teams == 1).run(name.encode(), blocks, places)
+        library = emulator(side, dtype, 2 if name.endswith("weights") else slots(side))
+        library.run(name.encode(), BLOCKS, places)
 
     monkeypatch.setattr(kernels.images, "launch", launch)
+    monkeypatch.setattr(kernels.images, "blocks", lambda *given: BLOCKS)
     monkeypatch.setattr(kernels.images, "usable", lambda *given: True)
-    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: True)
+    monkeypatch.setattr(kernels.images, "operands", lambda dtype: dtype)
     monkeypatch.setattr(twin, "kernels_for", lambda like: kernels)
     return names
 
@@ -98,42 +102,76 @@ def test_they_equal_the_plain_path(side: int, more: tuple[int, ...], B: int, K: 
         assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
 
 
-@pytest.mark.parametrize(("side", "more", "B", "K"), [(4, (), 3, 3), (28, (), 1, 2), (24, (8,), 1, 2), (13, (), 1, 2)])
-def test_a_decoder_without_its_up_convolution(
-    side: int, more: tuple[int, ...], B: int, K: int, used: Counter[str], monkeypatch: pytest.MonkeyPatch
+def ten_bits(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to what TF32 keeps, with whatever exponent."""
+    fraction, exponent = torch.frexp(x.detach())
+    return x + (torch.ldexp((fraction * 2**11).round() / 2**11, exponent) - x).detach()
+
+
+class Coarse(torch.autograd.Function):
+    """A convolution whose operands are rounded there and back."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: None = None, stride: int = 1, padding: int = 0
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.how = stride, padding
+        return F.conv2d(ten_bits(x), ten_bits(weight), None, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, weight), g = ctx.saved_tensors, ten_bits(gradient[0])
+        back = torch.nn.grad.conv2d_input(x.shape, ten_bits(weight), g, *ctx.how)
+        return back, torch.nn.grad.conv2d_weight(ten_bits(x), weight.shape, g, *ctx.how), None, None, None
+
+
+def through(layers: Any, convolve: Any, x: torch.Tensor) -> torch.Tensor:
+    """Plain outer layers, with another product in their convolutions."""
+    for layer in layers:
+        if isinstance(layer, UpConvolution):
+            x = convolve(F.pad(F.interpolate(x, scale_factor=2, mode="nearest"), (1, 2, 1, 2)), layer.weight)
+        elif isinstance(layer, Convolution):
+            x = convolve(x, layer.weight, None, 2, 1)
+        else:
+            x = layer(x)
+        if isinstance(layer, Convolution):
+            x = x + layer.bias.view(-1, 1, 1)
+    return x
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+@pytest.mark.parametrize(("images", "weights", "gradients"), [(1, 1, 1), (1e-5, 1e6, 1e-12), (1e7, 1e-6, 1e9)])
+def test_16_bit_floats_are_as_exact_as_tf32(
+    part: str, images: float, weights: float, gradients: float, used: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in TF32."""
-    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: False)
-    test_they_equal_the_plain_path(side, more, B, K, used)
+    """However large images, weights and gradients are, and with images of very different sizes side by side."""
+    monkeypatch.setattr(kernels.images, "operands", lambda dtype: torch.float16)
+    model = model_of(replace(FLYING, height=28, width=28))
+    layers = getattr(model.m_step, part).convolutions
+    with torch.no_grad():
+        layers[0].weight *= weights
+        layers[0].bias.zero_()  # nothing but the product is normalised
+        if part == "decoder":
+            layers[1].offset += 6  # no number is so near to zero that rounding takes it to the other side
+    twin_of, made = getattr(accelerate(model).fast[0], part).convolutions, torch.Generator().manual_seed(4)  # type: ignore[attr-defined]
+    numbers = torch.randn(5, *((1, 28, 28) if part == "encoder" else (64, 7, 7)), generator=made)
+    numbers *= images * torch.tensor([1, 1, 1, 0.01, 100]).view(5, 1, 1, 1)
+    results = []
+    for way in (twin_of, *(functools.partial(through, layers, each) for each in (Coarse.apply, F.conv2d))):
+        if results:
+            layers.double()
+        x = numbers.to(layers[0].weight.dtype).requires_grad_()
+        out = way(x)
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(6)) * gradients
+        each = torch.autograd.grad((out * weight).sum(), [x, *layers.parameters()])
+        results.append([*out, *each[0], *each[1:]])
+    assert used == dict.fromkeys((name for name in kernels.images.NAMES if name.startswith(part)), 1)
+    for ours, coarse, exact in zip(*results, strict=True):
+        assert (ours - exact).norm() <= 2 * (coarse - exact).norm() + 1e-5 * exact.norm()
 
 
-@pytest.mark.usefixtures("_products_of_bfloat16")
-@pytest.mark.parametrize("teams", [1, 2])
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
-def test_one_team_of_an_image_or_two(
-    teams: int, dtype: torch.dtype | None, used: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an encoder's, with and without the image's gradient."""
-    monkeypatch.setattr(kernels.images, "teams", lambda name, size: teams)
-    model, results = model_of(replace(FLYING, height=28, width=28)), []
-    twin_of = accelerate(model, dtype).fast[0].encoder.convolutions  # type: ignore[attr-defined]
-    plain = model.m_step.encoder.convolutions  # type: ignore[union-attr]
-    for wanted in (True, False):
-        x = torch.randn(5, 1, 28, 28, generator=torch.Generator().manual_seed(4)).bfloat16().float()
-        weight = torch.randn(5, 64, 7, 7, generator=torch.Generator().manual_seed(6)).bfloat16()
-        for way in (twin_of, plain):
-            x.requires_grad_(wanted)
-            out = way(x)
-            results.append([out, *torch.autograd.grad((out * weight).sum(), [x] * wanted + list(plain.parameters()))])
-    assert used == {"encoder_there": 2, "encoder_back": 2}
-    for ours, theirs in ((results[0], results[1]), (results[2], results[3])):
-        for one, other in zip(ours, theirs, strict=True):
-            assert (one - other).norm() <= (1e-5 if dtype is None else 0.02) * other.norm()
-
-
-@pytest.mark.parametrize("up", [True, False])
-def test_single_steps_equal_the_plain_ones(up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
+def test_single_steps_equal_the_plain_ones(used: Counter[str]) -> None:
     fast = unrolled(model_of(FLYING), accelerate, singly=True)
     plain = unrolled(model_of(FLYING).double(), lambda model: model, singly=True)
     assert used == dict.fromkeys(kernels.images.NAMES, 2)
@@ -141,11 +179,7 @@ def test_single_steps_equal_the_plain_ones(up: bool, used: Counter[str], monkeyp
         assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
 
 
-@pytest.mark.parametrize("up", [True, False])
-def test_weights_that_changed_count_at_once_with_gradients_and_without(
-    up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
+def test_weights_that_changed_count_at_once_with_gradients_and_without(used: Counter[str]) -> None:
     model = model_of(FLYING)
     twin, x = accelerate(model), torch.rand(3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(5))
     x_noisy, gamma = model.draw(x, 2, torch.zeros(1, dtype=torch.int64))
@@ -174,10 +208,8 @@ def assert_same_gradients(ours: list[torch.Tensor | None], theirs: list[torch.Te
             assert (one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max()))
 
 
-@pytest.mark.parametrize("up", [True, False])
-def test_frozen_layers_pass_gradients_on(up: bool, used: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_layers_pass_gradients_on(used: Counter[str]) -> None:
     """Those of a frozen encoder or decoder get none; the others' are the plain path's."""
-    monkeypatch.setattr(kernels.images, "with_up", lambda dtype: up)
     for part in ("encoder", "decoder"):
         both = []
         for way in (accelerate, lambda model: model):
@@ -186,7 +218,8 @@ def test_frozen_layers_pass_gradients_on(up: bool, used: Counter[str], monkeypat
             both.append(gradients(model, way))
         assert_same_gradients(*both)
     # nothing before a frozen encoder's first use wants a gradient
-    assert used == {**dict.fromkeys(kernels.images.NAMES, 4), "encoder_back": 3}
+    weights = {"encoder_weights": 2, "decoder_weights": 2}
+    assert used == {**dict.fromkeys(kernels.images.NAMES, 4), "encoder_back": 3, **weights}
 
 
 @pytest.fixture
@@ -255,7 +288,7 @@ def test_in_bfloat16_numbers_are_rounded_where_layers_round_them(part: str, side
         out = way(x)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(6))
         results.append([out, *torch.autograd.grad((out * weight.bfloat16()).sum(), [x, *parameters])])
-    assert used == {f"{part}_there": 1, f"{part}_back": 1}
+    assert used == {f"{part}_{way}": 1 for way in ("there", "back", "weights")}
     for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).norm() <= 0.01 * theirs.norm()  # rounding alone leaves a third of that
 
@@ -276,7 +309,7 @@ def test_layers_that_someone_changed_count_as_they_are(what: str, late: bool, us
         else:
             convolutions[0].bias = None  # type: ignore[union-attr, assignment]
         results.append(unrolled(model, lambda model, twin_of=twin_of, way=way: twin_of or way(model)))
-    assert used == {"decoder_there": 2, "decoder_back": 2}
+    assert used == {"decoder_there": 2, "decoder_back": 2, "decoder_weights": 2}
     for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, float(theirs.abs().max()))
 

@@ -70,6 +70,15 @@ class Tape:
         self.left: list[tuple[Tensor, ...]] = []
         self.total: tuple[Tensor, ...] = ()
 
+    def make_by(self, gradients: Callable[..., tuple[Tensor, ...]]) -> None:
+        """Has the gradients made in another way, from other things that uses leave."""
+
+        def increase(total: tuple[Tensor, ...], *left: Tensor) -> None:
+            for each, part in zip(total, gradients(*left), strict=True):
+                each.add_(part)
+
+        self.gradients, self.increase = gradients, increase
+
     def add(self, *tensors: Tensor) -> None:
         """Keeps what one use leaves, or what it adds to the gradients; the last step comes first."""
         if tensors[0].is_cuda:

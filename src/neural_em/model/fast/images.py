@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from neural_em.model.fast.activation import FastActivation
 from neural_em.model.fast.convolutions import FastConvolution, FastFirst, FastLast, FastUpConvolution
+from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 
 ENCODER = (FastFirst, FastActivation, FastConvolution, FastActivation)
 DECODER = (FastUpConvolution, FastActivation, FastLast)
@@ -16,19 +17,18 @@ DECODER = (FastUpConvolution, FastActivation, FastLast)
 class FastImages(nn.Sequential):
     """The outer two convolutions and activations of an encoder or of a decoder as one kernel each way.
 
-    Of a decoder in TF32, what follows its up-convolution.
-
     The layers keep their parameters, tapes and memory, and are used one by one for what the kernels are not made for.
     """
 
     def __init__(self, layers: Sequence[nn.Module], kernels: Any) -> None:
         super().__init__(*layers)
         self.kernels, self.encodes = kernels, len(layers) == len(ENCODER)
-        self.packed: tuple[Tensor, ...] | None = None  # the weights as the kernels read them, during an unroll
+        self.packed: Any = None  # the weights as the kernels read them, during an unroll
+        self.seen = StepMemory(1)  # for what a decoder reads
 
     def hold(self, steps: int) -> None:
         """Forgets the weights, which the layers' own `hold` may have changed."""
-        self.packed = None
+        self.packed, self.seen = None, memory_there_and_back(max(steps, 1))[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,20 +56,18 @@ class FastImages(nn.Sequential):
             return super().forward(x)
         layers, images = list[Any](self), self.kernels.images
         function = images.ThroughEncoder if self.encodes else images.ThroughDecoder
-        if not self.encodes and not images.with_up(self.dtype):
-            x, layers, function = layers[0](x), layers[1:], images.ThroughLast
         held = [layer.held or layer.made_ready() for layer in layers]
         parameters = [part for parts, _ in held for part in parts]
         norms = [layer for layer in layers if isinstance(layer, FastActivation)]
         weights = self.packed
         if weights is None:
             as_they_are = [parts[0] for layer, (parts, _) in zip(layers, held, strict=True) if layer not in norms]
-            weights = images.packed(function.places, self.dtype, *as_they_are)
+            weights = images.packed(function.places, images.operands(self.dtype), *as_they_are)
         if layers[0].held:
             self.packed = weights
         rows = tuple(layer.rows or layer.memory(1) for layer in norms)
         kept = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
-        used = images.Layers(weights, tuple(tape for _, tape in held), rows, kept)
+        used = images.Layers(weights, self.dtype, self.seen, tuple(tape for _, tape in held), rows, kept)
         y: Tensor = function.apply(used, x, *parameters)
         return y
 

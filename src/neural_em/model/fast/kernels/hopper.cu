@@ -12,17 +12,26 @@ __device__ inline int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); } 
 // Has the compiler make again what it makes of v, instead of keeping it in registers from image to image.
 __device__ inline void forget(int &v) { asm volatile("" : "+r"(v)); }
 
-__device__ inline unsigned halves(float low, float high) { // two bfloat16
+#if HALF
+#define HALVES "f16"
+#else
+#define HALVES "bf16"
+#endif
+
+__device__ inline unsigned halves(float low, float high) {
   unsigned word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  asm("cvt.rn." HALVES "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
 
-__device__ inline float factor(float v) { // as products read it: rounded, where they would cut off
-  unsigned word = __float_as_uint(v);
-  if (E == 4)
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(v));
-  return __uint_as_float(word);
+__device__ inline void lows_and_highs(unsigned word, float &low, float &high) {
+#if HALF
+  asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+      : "=f"(low), "=f"(high)
+      : "r"(word));
+#else
+  low = as_float(word << 16), high = as_float(word & 0xffff0000u);
+#endif
 }
 
 __device__ inline char *block_memory() {
@@ -31,7 +40,7 @@ __device__ inline char *block_memory() {
 }
 
 __device__ inline void all_together() { __syncthreads(); }
-__device__ inline void meet(int slot) { asm volatile("bar.sync %0, %1;" ::"r"(slot + 1), "n"(TEAMS * 128) : "memory"); }
+__device__ inline void meet(int slot) { asm volatile("bar.sync %0, %1;" ::"r"(slot + 1), "n"(128) : "memory"); }
 
 // From memory to shared memory; there once `copied` has returned.
 __device__ inline void copy(float *to, const float *from) {
@@ -43,7 +52,7 @@ __device__ inline void copied() { asm volatile("cp.async.wait_all;" ::: "memory"
 // What a thread wrote to shared memory may be read by products once the threads have met.
 __device__ inline void hand_over() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- weights ----
+// ---- copies by the copy engine ----
 
 typedef unsigned long long Arrival; // an mbarrier
 
@@ -55,34 +64,61 @@ struct Part {
 
 __device__ inline unsigned shared(const void *at) { return (unsigned)__cvta_generic_to_shared(at); }
 
-// Begins to bring each part; `await` waits for it. Threads must meet in between.
-template <int COUNT> __device__ void bring_weights(Arrival *arrivals, const Part (&parts)[COUNT]) {
+// Of a block's first thread; the others must meet it before they wait.
+__device__ inline void begin_arrivals(Arrival *arrivals, int count) {
   if (threadIdx.x == 0) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < count; i++)
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared(arrivals + i)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+}
+
+__device__ inline void expect(Arrival &arrival, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared(&arrival)), "r"(bytes) : "memory");
+}
+
+__device__ inline void bring_part(Arrival &arrival, const Part &part) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared(part.to)),
+      "l"(part.from), "r"(part.bytes), "r"(shared(&arrival))
+      : "memory");
+}
+
+// Begins to bring each part; `await` waits for it. Threads must meet in between.
+template <int COUNT> __device__ void bring_each(Arrival *arrivals, const Part (&parts)[COUNT]) {
+  begin_arrivals(arrivals, COUNT);
+  if (threadIdx.x == 0) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared(arrivals + i)),
-                   "r"(parts[i].bytes)
-                   : "memory");
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       shared(parts[i].to)),
-                   "l"(parts[i].from), "r"(parts[i].bytes), "r"(shared(arrivals + i))
-                   : "memory");
+      expect(arrivals[i], parts[i].bytes);
+      bring_part(arrivals[i], parts[i]);
     }
   }
 }
 
-__device__ inline void await(Arrival &arrival) {
+// Two parts that arrive as one; of a single thread.
+__device__ inline void bring_both(Arrival &arrival, Part a, Part b) {
+  expect(arrival, a.bytes + b.bytes);
+  bring_part(arrival, a);
+  bring_part(arrival, b);
+}
+
+__device__ inline void await(Arrival &arrival, int round = 0) {
   unsigned done = 0;
   while (!done)
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
-                 : "r"(shared(&arrival))
+                 : "r"(shared(&arrival)), "r"(round)
                  : "memory");
 }
+
+// Begins to write what has been handed over to memory; once the same thread has waited, it may be overwritten.
+__device__ inline void send_bytes(char *to, const char *from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared(from)), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ inline void bytes_sent() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // ---- products ----
 
@@ -117,6 +153,14 @@ __device__ inline Operand operand(const char *at, int next) {
   return made;
 }
 
+// An operand whose depth are cells, of planes so far apart; for `multiply_cells`.
+__device__ inline Operand operand_of_cells(const char *at, int plane) {
+  Operand made{(shared(at) & 0x3ffff) >> 4 | (unsigned long long)(128 >> 4) << 16 |
+               (unsigned long long)(plane >> 4) << 32};
+  asm volatile("" : "+l"(made.word));
+  return made;
+}
+
 // The same so many bytes further on.
 __device__ inline Operand moved(Operand from, int bytes) { return {from.word + (bytes >> 4)}; }
 
@@ -129,28 +173,24 @@ __device__ inline Operand moved(Operand from, int bytes) { return {from.word + (
 #define NAMES64                                                                                             \
   NAMES32 "," NAMES8(32, 33, 34, 35, 36, 37, 38, 39) "," NAMES8(40, 41, 42, 43, 44, 45, 46, 47) "," NAMES8( \
       48, 49, 50, 51, 52, 53, 54, 55) "," NAMES8(56, 57, 58, 59, 60, 61, 62, 63)
-#if E == 2
-#define TYPES "k16.f32.bf16.bf16"
-#define TURNED ", 0, 0"
-#else
-#define TYPES "k8.f32.tf32.tf32"
-#define TURNED ""
-#endif
-#define MULTIPLY(COLUMNS, NAMES, A, B, ...)                                                                       \
-  asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS TYPES " {" NAMES \
-               "}, %" #A ", %" #B ", p, 1, 1" TURNED "; }"                                                        \
-               : __VA_ARGS__                                                                                      \
+#define MULTIPLY(COLUMNS, NAMES, A, B, TURNED, ...)                                                                \
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." HALVES \
+               "." HALVES " {" NAMES "}, %" #A ", %" #B ", p, 1, 1, " TURNED "; }"                                 \
+               : __VA_ARGS__                                                                                       \
                : "l"(a.word), "l"(b.word))
+#define MULTIPLY_BY_COLUMNS(TURNED)                                                                                   \
+  if constexpr (COLUMNS == 16)                                                                                        \
+    MULTIPLY(16, NAMES8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, TURNED, SUMS8(0));                                             \
+  else if constexpr (COLUMNS == 32)                                                                                   \
+    MULTIPLY(32, NAMES16, 16, 17, TURNED, SUMS8(0), SUMS8(8));                                                        \
+  else if constexpr (COLUMNS == 64)                                                                                   \
+    MULTIPLY(64, NAMES32, 32, 33, TURNED, SUMS8(0), SUMS8(8), SUMS8(16), SUMS8(24));                                  \
+  else                                                                                                                \
+    MULTIPLY(128, NAMES64, 64, 65, TURNED, SUMS8(0), SUMS8(8), SUMS8(16), SUMS8(24), SUMS8(32), SUMS8(40), SUMS8(48), \
+             SUMS8(56))
 
 // Adds to d (64,COLUMNS) the product of 64 rows and COLUMNS columns, both 32 bytes deep.
-template <int COLUMNS> __device__ void multiply(float *d, Operand a, Operand b) {
-  if constexpr (COLUMNS == 16)
-    MULTIPLY(16, NAMES8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, SUMS8(0));
-  else if constexpr (COLUMNS == 32)
-    MULTIPLY(32, NAMES16, 16, 17, SUMS8(0), SUMS8(8));
-  else if constexpr (COLUMNS == 64)
-    MULTIPLY(64, NAMES32, 32, 33, SUMS8(0), SUMS8(8), SUMS8(16), SUMS8(24));
-  else
-    MULTIPLY(128, NAMES64, 64, 65, SUMS8(0), SUMS8(8), SUMS8(16), SUMS8(24), SUMS8(32), SUMS8(40), SUMS8(48),
-             SUMS8(56));
-}
+template <int COLUMNS> __device__ void multiply(float *d, Operand a, Operand b) { MULTIPLY_BY_COLUMNS("0, 0"); }
+
+// The same of operands 16 cells deep.
+template <int COLUMNS> __device__ void multiply_cells(float *d, Operand a, Operand b) { MULTIPLY_BY_COLUMNS("1, 1"); }

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neural_em.model.fast.graphs import products
+from neural_em.model.fast.kernels.sums import column_sums
 
 MIDDLE, SMALL = 32, 64  # channels
 LARGEST = 7  # side of the smallest image
-NAMES = ("encoder_there", "encoder_back", "decoder_there", "decoder_back")
+NAMES = ("encoder_there", "encoder_back", "encoder_weights", "decoder_there", "decoder_back", "decoder_weights")
+_SUMS = {"encoder_weights": 16 * MIDDLE * SMALL, "decoder_weights": 26 * MIDDLE * SMALL}  # of a block
 # rows and columns of a cell's pixels, in the kernels' order; phase and offset of what an up-convolution reads
 _PIXELS = ((1, 0), (0, 0), (0, 1), (1, 1))
 _REACH = ((0, -1), (0, 0), (0, 1), (1, 0), (1, 1))
-_TEAM = 128  # threads
+_THREADS = 128  # of an image
 _SHARED = 232448  # bytes that a block can have on the GPUs these kernels are for
 
 
@@ -29,52 +32,56 @@ def usable(device: torch.device, dtype: torch.dtype, encodes: bool, side: int, N
         return False
     if dtype != torch.bfloat16 and not (dtype == torch.float32 and products() == ("tf32", "tf32")):
         return False
-    names = NAMES[:2] if encodes else NAMES[2:]
-    return all(_kernel(device, name, dtype.itemsize, side, _slots(device, name, dtype.itemsize, N)) for name in names)
+    names = NAMES[:3] if encodes else NAMES[3:]
+    return all(_kernel(device, name, operands(dtype), side, _slots(device, name, N)) for name in names)
 
 
-def with_up(dtype: torch.dtype) -> bool:
-    """Whether the decoder's kernels are with the up-convolution: in float its weights are more than a block has."""
-    return dtype == torch.bfloat16
+def operands(dtype: torch.dtype) -> torch.dtype:
+    """The type of the products' operands: 16-bit floats have the ten bits of TF32."""
+    return torch.float16 if dtype == torch.float32 else dtype
 
 
-def _slots(device: torch.device, name: str, size: int, N: int) -> int:
+def _slots(device: torch.device, name: str, N: int) -> int:
     """How many images a block has at once: no more than it takes to have all of them in some block."""
-    most = 1 if name.startswith("encoder") and size == 4 else 3
-    return min(most, -(-N // torch.cuda.get_device_properties(device).multi_processor_count))
+    return 2 if name.endswith("weights") else min(3, -(-N // _processors(device)))
 
 
-def teams(name: str, size: int) -> int:
-    """How many teams of threads share an image: two where there is memory for a single one."""
-    return 2 if name.startswith("encoder") and size == 4 else 1
+def blocks(device: torch.device, name: str, N: int) -> int:
+    """How many blocks share N images."""
+    return min(_processors(device), N if name.endswith("weights") else -(-N // _slots(device, name, N)))
+
+
+def _processors(device: torch.device) -> int:
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
 
 
 @functools.cache
-def _kernel(device: torch.device, name: str, size: int, side: int, slots: int) -> Any:
+def _kernel(device: torch.device, name: str, dtype: torch.dtype, side: int, slots: int) -> Any:
     """A compiled kernel, which takes about a second; none, and a word about it, where that fails."""
     try:
         from neural_em.model.fast.kernels.compiled import Kernel, compiled
 
         here = importlib.resources.files(__package__)
         source = "".join((here / file).read_text() for file in ("hopper.cu", "images.cu"))
-        sizes = {"S": side, "E": size, "SLOTS": slots, "TEAMS": teams(name, size), "SHARED": _SHARED,
-                 "UP": int(size == 2), name.upper(): 1}  # fmt: skip
+        half = dtype == torch.float16
+        sizes = {"S": side, "E": 2, "W": 4 if half else 2, "HALF": int(half), "SLOTS": slots, "SHARED": _SHARED,
+                 name.upper(): 1}  # fmt: skip
         options = ["--gpu-architecture=sm_90a", "--std=c++17", "--use_fast_math"]
         with torch.cuda.device(device):
             function = compiled(source, name, [*options, *(f"-D{key}={value}" for key, value in sizes.items())])
-            return Kernel(function, slots * teams(name, size) * _TEAM, _SHARED)
+            return Kernel(function, slots * _THREADS, _SHARED)
     except Exception as error:  # whatever is missing or has changed, there are the other kernels
         warnings.warn(f"no kernels for whole images, training is slower: {error}", stacklevel=2)
         return None
 
 
-def launch(name: str, side: int, N: int, *arguments: Tensor | None) -> None:
-    """Runs a kernel on N images; the second tensor among the arguments tells the type of numbers."""
-    given = [each for each in arguments if each is not None]
-    device, size = given[1].device, given[1].itemsize
-    slots, processors = _slots(device, name, size, N), torch.cuda.get_device_properties(device).multi_processor_count
+def launch(name: str, dtype: torch.dtype, side: int, N: int, *arguments: Tensor | None) -> None:
+    """Runs a kernel on N images, with operands of a type."""
+    device = next(each.device for each in arguments if each is not None)
     with torch.cuda.device(device):
-        _kernel(device, name, size, side, slots)(min(processors, -(-N // slots)), *arguments, N)
+        kernel = _kernel(device, name, dtype, side, _slots(device, name, N))
+        kernel(blocks(device, name, N), *arguments, N)
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,17 @@ class Layers:
     """What a chain of layers is used with.
 
     Attributes:
-        weights: the packed ones.
+        weights: the packed ones, and what their products are multiplied by, if the operands are scaled.
+        dtype: of numbers in memory.
+        seen: memory for what a decoder reads.
         tapes: of each layer.
         rows: memory for what each activation makes: its output, and the gradients of its input and of its parameters.
         kept: whether there will be a way back.
     """
 
-    weights: tuple[Tensor, ...]
+    weights: tuple[tuple[Tensor, ...], Tensor | None]
+    dtype: torch.dtype
+    seen: Any
     tapes: tuple[Any, ...]
     rows: tuple[tuple[Any, ...], ...]
     kept: bool
@@ -119,6 +130,11 @@ def _tap(i: Tensor, j: Tensor, taps: int, channel: Tensor, none: int) -> Tensor:
     return torch.where(inside, (i * taps + j) * MIDDLE + channel, none)
 
 
+def _phase(a: Any, b: Any, y: int, x: int, out: Tensor, inside: Tensor) -> Tensor:
+    """Places in the phases' weight (4*MIDDLE,3,3,SMALL)."""
+    return ((((2 * a + b) * MIDDLE + out) * 3 + y + 1) * 3 + x + 1) * SMALL + inside
+
+
 def encoder_places(strip: int) -> list[Tensor]:
     """Where the encoder's packed weights are in first (16,MIDDLE), strided (SMALL,4,4,MIDDLE) and a zero.
 
@@ -142,32 +158,49 @@ def decoder_places(strip: int) -> list[Tensor]:
 
     Four: up-convolution and last one, and both back, the last one first.
     """
-    row = torch.tensor(_PIXELS)[:, 0]
-
-    def phase(a: Any, b: Any, y: int, x: int, out: Tensor, inside: Tensor) -> Tensor:
-        return ((((2 * a + b) * MIDDLE + out) * 3 + y + 1) * 3 + x + 1) * SMALL + inside
-
+    row, column = torch.tensor(_PIXELS).T
     up, back = [], []
     for y in (-1, 0, 1):
         i, p, c = _grid(SMALL, 1 if y < 0 else 2, MIDDLE)
         for b, x in _REACH:
-            some = torch.tensor([n for n, (a, column) in enumerate(_PIXELS) if column == b and (y >= 0 or a == 0)])
-            up.append(_strips(phase(row[some[p]], b, y, x, c, i), strip))
+            some = torch.tensor([n for n, pixel in enumerate(_PIXELS) if pixel[1] == b and (y >= 0 or pixel[0] == 0)])
+            up.append(_strips(_phase(row[some[p]], b, y, x, c, i), strip))
     c, i = _grid(MIDDLE, SMALL)
     for a, y in _REACH:
-        back += [phase(a, b, y, x, c, i) for b, x in _REACH]
-    last = [36 * MIDDLE * SMALL + table for table in last_places(strip)]
-    return [torch.cat(up), *last, _strips(torch.cat(back).view(-1, 1, SMALL), strip)]
-
-
-def last_places(strip: int) -> list[Tensor]:
-    """Two, the last convolution's: where its packed weights are in (25,MIDDLE) and a zero, there and back."""
-    row, column = torch.tensor(_PIXELS).T
+        back += [_phase(a, b, y, x, c, i) for b, x in _REACH]
+    start, end = 36 * MIDDLE * SMALL, 36 * MIDDLE * SMALL + 25 * MIDDLE
     i, j, c, u, v = _grid(4, 4, MIDDLE, 4, 4)
-    there = _tap(u - 2 * i + 4, v - 2 * j + 4, 5, c, 25 * MIDDLE)
+    last = start + _tap(u - 2 * i + 4, v - 2 * j + 4, 5, c, end - start)
     i, j, p, c = _grid(8, 8, 4, MIDDLE)
-    back = _tap(i - 2 * row[p], j - 2 * column[p], 5, c, 25 * MIDDLE)
-    return [_strips(table, strip) for table in (there.reshape(-1, 1, 16), back.reshape(-1, 4, MIDDLE))]
+    last_back = start + _tap(i - 2 * row[p], j - 2 * column[p], 5, c, end - start)
+    tables = last.reshape(-1, 1, 16), last_back.reshape(-1, 4, MIDDLE), torch.cat(back).view(-1, 1, SMALL)
+    return [torch.cat(up), *(_strips(table, strip) for table in tables)]
+
+
+def encoder_sums() -> Tensor:
+    """Where each number of the strided convolution's gradient (SMALL,4,4,MIDDLE) is in the kernel's sums."""
+    row, column = torch.tensor(_PIXELS).T
+    i, j, o, p, c = _grid(2, 2, SMALL, 4, MIDDLE)
+    return _inverse(o * 16 * MIDDLE + _tap(2 * i + row[p], 2 * j + column[p], 4, c, 0), SMALL, 4, 4, MIDDLE)
+
+
+def decoder_sums() -> Tensor:
+    """The same of the phases' gradient (4*MIDDLE,3,3,SMALL), and of a zero behind the sums."""
+    row, column = torch.tensor(_PIXELS).T
+    reached = []
+    for slot, offsets in enumerate((((0, 0), (0, 1), (-1, 0), (-1, 1)), ((1, 0), (1, 1), (0, -1), (1, -1)))):
+        for n, (y, x) in enumerate((*offsets, (-1, -1))):
+            some = torch.tensor((range(4), range(4), *((range(2),) * 2 if slot else (range(1, 3),) * 2), (1,))[n])
+            i, p, c = _grid(SMALL, len(some), MIDDLE)
+            reached.append(_phase(row[some[p]], column[some[p]], y, x, c, i).flatten())
+    return _inverse(torch.cat(reached), 4 * MIDDLE, 3, 3, SMALL)
+
+
+def _inverse(places: Tensor, *shape: int) -> Tensor:
+    """Of each number of a table, at which place it is; behind the last one, if at none."""
+    table = torch.full(shape, places.numel())
+    table.view(-1)[places.flatten()] = torch.arange(places.numel())
+    return table
 
 
 @functools.cache
@@ -177,16 +210,22 @@ def _places(places: Callable[[int], list[Tensor]], strip: int, device: torch.dev
         return torch.cat(tables).to(device), [len(table) for table in tables]
 
 
-def packed(places: Callable[[int], list[Tensor]], dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-    """The weights in the type of the products, as the kernels read them; of convolutions with their channels last."""
+def packed(
+    places: Callable[[int], list[Tensor]], dtype: torch.dtype, *weights: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """The weights in the type of the products, as the kernels read them; of convolutions with their channels last.
+
+    Behind them, what takes the powers of two back that 16-bit floats are multiplied by.
+    """
     rows = [weight.detach().permute(0, 2, 3, 1) if weight.dim() == 4 else weight.detach() for weight in weights]
+    back = None
+    if dtype == torch.float16:
+        largest = torch.stack(torch._foreach_norm(rows, torch.inf))
+        back = torch.exp2((torch.frexp(largest).exponent.clamp(-40, 100) - 14).to(largest.dtype))
+        rows = list(torch._foreach_div(rows, list(back.unbind())))
     every = torch.cat([*(each.flatten() for each in rows), weights[0].new_zeros(1)])
     table, sizes = _places(places, 16 // dtype.itemsize, every.device)
-    read = every[table].to(dtype)
-    if dtype == torch.float32 and read.is_cuda:  # to the ten bits of TF32: the products would cut the rest off
-        wide = read * (2**13 + 1)
-        read = wide - (wide - read)
-    return read.split(sizes)
+    return every[table].to(dtype).split(sizes), back
 
 
 # ---- the functions ----
@@ -201,34 +240,37 @@ class ThroughEncoder(torch.autograd.Function):
     def forward(ctx: Any, layers: Layers, x: Tensor, *parameters: Tensor) -> Tensor:
         """Parameters are all that the layers are held with."""
         _, scale1, offset1, bias1, _, scale2, offset2, bias2 = parameters
-        first, strided, *back = layers.weights
+        (first, strided, *back), powers = layers.weights
         vectors = bias1, scale1, offset1, bias2, scale2, offset2
         x = _read_whole(x)
-        N, side = len(x), x.shape[-1] // 4
+        N, side, like = len(x), x.shape[-1] // 4, x.new_empty(0, dtype=layers.dtype)
         middle, small = (N, MIDDLE, 2 * side, 2 * side), (N, SMALL, side, side)
-        a2 = layers.rows[1][0].take(small, first)
+        a2 = layers.rows[1][0].take(small, like)
         between: list[Tensor | None] = [None] * 5
         if layers.kept:
-            a1 = layers.rows[0][0].take(middle, first)
-            z1, z2 = _images(middle, first), _images(small, first)
+            a1 = layers.rows[0][0].take((N, _row(4 * MIDDLE, 66, first)), first)
+            z1, z2 = _images(middle, like), _images(small, like)
             statistics = x.new_empty(2, N, 2)
             between = [z1, a1, z2, *statistics]
-            ctx.save_for_backward(x, a1, z1, z2, *statistics, *back, *vectors)
-        launch("encoder_there", side, N, x, first, strided, *vectors, a2, *between)
+            ctx.save_for_backward(x, a1, *back, powers, z1, z2, *statistics, *vectors)
+        launch("encoder_there", first.dtype, side, N, x, first, strided, powers, *vectors, a2, *between)
         ctx.layers = layers
         return a2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, a1, *between = ctx.saved_tensors
+        x, a1, *given = ctx.saved_tensors
         N, side, rows = len(x), x.shape[-1] // 4, ctx.layers.rows
-        dz1, dz2 = rows[0][1].take(tuple(a1.shape), a1), rows[1][1].take(tuple(gradient.shape), a1)
+        gradient = _read_whole(gradient.to(ctx.layers.dtype))
+        dz1 = rows[0][1].take((N, MIDDLE, 2 * side, 2 * side), gradient)
+        dz2 = rows[1][1].take((N, _row(SMALL, 74, a1)), a1)
         parts1, parts2 = rows[0][2].take((N, 3, MIDDLE), x), rows[1][2].take((N, 3, SMALL), x)
         back = torch.empty_like(x) if ctx.needs_input_grad[1] else None
-        gradient = _read_whole(gradient.to(a1.dtype))
-        launch("encoder_back", side, N, gradient, *between, dz1, dz2, parts1, parts2, back)
-        ctx.layers.add((x, dz1), (parts1,), (a1, dz2), (parts2,))
+        launch("encoder_back", a1.dtype, side, N, gradient, *given, dz1, dz2, parts1, parts2, back)
+        if strided := ctx.layers.tapes[2]:
+            strided.make_by(functools.partial(_weight_gradient, "encoder_weights", encoder_sums, side))
+        ctx.layers.add((x, dz1), (parts1,), (dz2, a1), (parts2,))
         return None, back, *(None,) * 8
 
 
@@ -239,46 +281,61 @@ class ThroughDecoder(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layers: Layers, x: Tensor, *parameters: Tensor) -> Tensor:
-        """Parameters are all that the layers are held with.
-
-        Where the weights are without the up-convolution's, x is its result, the phases (N,4*MIDDLE,S,S).
-        """
-        scale, offset, bias, _, last_bias = parameters[-5:]
-        last, last_back = layers.weights[-3:-1] if len(layers.weights) == 4 else layers.weights
-        up, up_back = (layers.weights[0], layers.weights[3]) if len(layers.weights) == 4 else (None, None)
-        x = _read_whole(x.to(last.dtype))
+        """Parameters are all that the layers are held with."""
+        _, scale, offset, bias, _, last_bias = parameters
+        (up, *last, up_back), powers = layers.weights
+        x = _read_whole(x.to(layers.dtype))
         N, side = len(x), x.shape[-1]
         eta = bias.new_empty(N, 1, 4 * side, 4 * side)
-        between: list[Tensor | None] = [None] * 3
+        between: list[Tensor | None] = [None] * 4
         if layers.kept:
-            z = None if up is None else _images((N, 4 * MIDDLE, side, side), last)
-            a = layers.rows[0][0].take((N, MIDDLE, 2 * side, 2 * side), last)
-            between = [z, a, statistics := bias.new_empty(N, 2)]
-            ctx.save_for_backward(x, a, z, statistics, last_back, up_back, bias, scale, offset)
-        launch("decoder_there", side, N, x, up, last, bias, scale, offset, last_bias, eta, *between)
+            z, a = _images((N, 4 * MIDDLE, side, side), x), layers.rows[0][0].take((N, MIDDLE, 2 * side, 2 * side), x)
+            seen = layers.seen.take((N, _row(SMALL, 74, up)), up)
+            between = [seen, z, a, statistics := bias.new_empty(N, 2)]
+            ctx.save_for_backward(seen, a, last[1], up_back, powers, z, statistics, bias, scale, offset)
+        vectors = bias, scale, offset, last_bias
+        launch("decoder_there", up.dtype, side, N, x, up, last[0], powers, *vectors, eta, *between)
         ctx.layers = layers
         return eta
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, a, z, statistics, last, up, *vectors = ctx.saved_tensors
-        N, side, rows, gradient = len(x), x.shape[-1], ctx.layers.rows[0], _read_whole(gradient)
-        product, back = (x, None) if z is None else (z, torch.empty_like(x))
-        dz, parts = rows[1].take(tuple(product.shape), product), rows[2].take((N, 3, MIDDLE), gradient)
-        launch("decoder_back", side, N, gradient, product, statistics, last, up, *vectors, dz, parts, back)
-        own = (parts,), (a, gradient)
-        if back is None:
-            ctx.layers.add(*own)
-            return None, dz, *(None,) * 5
-        ctx.layers.add((x, dz), *own)
+        seen, a, *given = ctx.saved_tensors
+        N, side, rows, gradient = len(a), a.shape[-1] // 2, ctx.layers.rows[0], _read_whole(gradient)
+        dz, parts = rows[1].take((N, _row(4 * MIDDLE, 74, seen)), seen), rows[2].take((N, 3, MIDDLE), gradient)
+        back = _images((N, SMALL, side, side), a)
+        launch("decoder_back", seen.dtype, side, N, gradient, *given, dz, parts, back)
+        if up := ctx.layers.tapes[0]:
+            up.make_by(functools.partial(_weight_gradient, "decoder_weights", decoder_sums, side))
+        ctx.layers.add((seen, dz), (parts,), (a, gradient))
         return None, back, *(None,) * 6
 
 
-class ThroughLast(ThroughDecoder):
-    """The same from what the up-convolution made."""
+def _row(channels: int, cells: int, like: Tensor) -> int:
+    """Numbers of an image's planes, with what takes their power back."""
+    return channels * cells + 16 // like.itemsize
 
-    places = staticmethod(last_places)
+
+@functools.cache
+def _sums(sums: Callable[[], Tensor], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return sums().to(device)
+
+
+def _weight_gradient(name: str, sums: Callable[[], Tensor], side: int, small: Tensor, other: Tensor) -> tuple[Tensor]:
+    """The gradient of an inner convolution's weight, from the planes of all images."""
+    N, table, factors = len(small), _sums(sums, small.device), None
+    if small.dtype == torch.float16:  # images have powers of their own: all are brought to the largest
+        factors = small.view(torch.float32)[:, -4] * other.view(torch.float32)[:, -4]
+        largest = factors.amax()
+        factors = factors / largest
+    parts = small.new_empty(blocks(small.device, name, N), _SUMS[name], dtype=torch.float32)
+    launch(name, small.dtype, side, N, small, other, factors, parts)
+    weight = F.pad(column_sums(parts), (0, 1))[table]
+    if factors is not None:
+        weight *= largest
+    return (weight.permute(0, 3, 1, 2),)
 
 
 def _read_whole(x: Tensor) -> Tensor:
