@@ -1,6 +1,6 @@
-// What `images.cu` asks of the machine, on a CPU: the threads of a block as fibers that take turns where they meet.
-// E = 4 makes every product in float; 2 rounds to bfloat16 or, with HALF, to the 16-bit floats of the IEEE, as a GPU
-// does.
+// What `cells.cu` and `images.cu` ask of the machine, on a CPU: the threads of a block as fibers that take turns where
+// they meet. E = 4 makes every product in float; 2 rounds to bfloat16 or, with HALF, to the 16-bit floats of the IEEE,
+// as a GPU does.
 
 #include <ucontext.h>
 
@@ -185,6 +185,7 @@ template <int COUNT> static void await_products(float (&)[COUNT]) {}
 #define ENCODER_WEIGHTS
 #define DECODER_WEIGHTS
 #endif
+#include "cells.cu"
 #include "images.cu"
 
 static std::function<void()> work;

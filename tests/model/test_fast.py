@@ -138,6 +138,33 @@ class Foreign(torch.nn.Module):
         return self.layers(x)
 
 
+def in_16_bits(monkeypatch, scale, loss_scale=1.0):
+    """Loss and gradients of a model whose large weights were multiplied by a scale: float64, float32, 16-bit floats."""
+    for dtype, halves in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
+        monkeypatch.setattr(
+            linear, "in_halves", lambda weight, least, halves=halves: halves and weight.numel() >= least
+        )
+        model = NeuralEM(preset("flying-shapes"), seed=1).to(dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(scale if parameter.numel() >= linear.LARGE else 1.0)
+        x = torch.rand(3, 4, 1, 28, 28, generator=torch.Generator().manual_seed(5)).to(dtype)
+        x_noisy, gamma = model.draw(x, 2, randomness.keys(0, torch.arange(4)))
+        loss = accelerate(model).unroll(x, 2, x_noisy=x_noisy, gamma=gamma).loss
+        (loss * loss_scale).backward()
+        yield loss.detach().double(), [parameter.grad.double() / loss_scale for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(("scale", "loss_scale"), [(1.0, 1.0), (1e-3, 1e-15), (300.0, 1e15)])
+def test_large_layers_in_16_bits_are_about_as_exact_as_tf32(scale, loss_scale, monkeypatch):
+    """Whatever the size of weights and gradients: 16-bit floats by themselves hold neither."""
+    (loss, exact), (_, fine), (coarse_loss, coarse) = in_16_bits(monkeypatch, scale, loss_scale)
+    torch.testing.assert_close(coarse_loss, loss, rtol=1e-3, atol=0)
+    for ours, close, true in zip(coarse, fine, exact, strict=True):
+        assert not torch.equal(ours, close)  # they are in use
+        assert (ours - true).norm() <= 0.03 * true.norm()
+
+
 def test_layers_it_does_not_know_stay_as_they_are():
     model = NeuralEM(ModelConfig(height=8, width=8, theta_size=8, convolutions=(), hidden=32))
     model.m_step.encoder = Foreign()

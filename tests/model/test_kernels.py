@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 if torch.cuda.is_available():
     pytest.skip("the compiled kernels are tested instead", allow_module_level=True)
@@ -27,6 +28,7 @@ from neural_em.model.fast.gathering import StepMemory
 from neural_em.model.fast.kernels import assignment, edges, pairs, sums, window
 from neural_em.model.networks import Activation
 from neural_em.model.window import windowed
+from neural_em.training import adam as training_adam
 
 COLOUR = ModelConfig(
     channels=3, height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7, distribution="gaussian",
@@ -233,6 +235,30 @@ def test_layer_norm_of_the_largest_samples(shape: tuple[int, ...], used: Counter
     assert used["Activation"] == 1
 
 
+@pytest.mark.parametrize("tensor", [False, True], ids=["fixed rate", "rate in memory"])
+def test_adam_on_large_parameters_is_pytorchs(tensor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside small ones, and one whose gradient does not lie in one piece, which PyTorch moves."""
+    monkeypatch.setattr(training_adam, "LARGE", 3000)
+    made = torch.Generator().manual_seed(3)
+    first = [torch.randn(size, generator=made).double() for size in ((70, 50), (9,), (60, 60))]
+    ours, theirs = ([nn.Parameter(each.clone()) for each in first] for _ in range(2))
+    rate = torch.tensor(0.01, dtype=torch.float64) if tensor else 0.01
+    own, torchs = training_adam.Adam(ours, rate, kernels), torch.optim.Adam(theirs, lr=rate, foreach=False)
+    for step in range(5):
+        if tensor:
+            rate.fill_(0.01 / (step + 1))  # type: ignore[union-attr]
+        for mine, other in zip(ours, theirs, strict=True):
+            g = torch.randn(mine.shape[::-1], generator=made).double() * 10.0 ** (-2 * step)
+            g = g.mT if g.dim() == 2 else g
+            mine.grad, other.grad = (g if mine is ours[2] else g.contiguous()), g.contiguous()
+        own.step()
+        torchs.step()
+        assert all(parameter.grad is not None for parameter in ours)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own.state[mine], torchs.state[other], rtol=1e-12, atol=0)
+
+
 def test_random_numbers(used: Counter[str]) -> None:
     keys = randomness.keys(3, torch.arange(4))
     assert torch.equal(kernels.uniform(keys, 37, 1), randomness.uniform(keys, 37, 1))
@@ -242,6 +268,7 @@ def test_random_numbers(used: Counter[str]) -> None:
 def test_sums_of_columns(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows and of many, one behind another or apart."""
     monkeypatch.setattr(sums, "_PROGRAMS", 4)  # with several tiles for each
+    monkeypatch.setattr(sums, "_FEW", 32)
     numbers = torch.randint(-9, 9, (shape[0], 2 * shape[1]), generator=torch.Generator().manual_seed(3))
     for x in (numbers[:, : shape[1]], numbers[:, ::2], numbers[:, : shape[1]].contiguous()):
         for dtype, wide in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):

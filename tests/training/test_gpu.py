@@ -13,7 +13,7 @@ from neural_em.data import DataConfig, Dataset, load_split
 from neural_em.experiments import preset
 from neural_em.model import NeuralEM
 from neural_em.model.tagger import Tagger, TaggerConfig
-from neural_em.training import fit
+from neural_em.training import adam, fit
 from neural_em.training.validation import validate
 
 pytestmark = pytest.mark.gpu
@@ -36,8 +36,10 @@ def test_a_run_moves_between_devices(tiny: Any, tmp_path: Path) -> None:
         assert a.validation_loss == pytest.approx(b.validation_loss, rel=1e-6)
 
 
-def test_a_falling_learning_rate_reaches_the_graph(tiny: Any) -> None:
+@pytest.mark.parametrize("large", [adam.LARGE, 20], ids=["no parameter is large", "most are"])
+def test_a_falling_learning_rate_reaches_the_graph(tiny: Any, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three epochs under the cosine on the GPU are close to those on the CPU, and not to those at a constant rate."""
+    monkeypatch.setattr(adam, "LARGE", large)
     training, validation = splits("cuda")
     losses = {}
     for schedule in ("cosine", "constant"):

@@ -17,6 +17,8 @@ from neural_em.model import BaseConfig, Model, NeuralEM, State, build
 from neural_em.model.distributions import Gaussian
 from neural_em.model.fast import FastNeuralEM, accelerate
 from neural_em.model.fast.graphs import no_collection
+from neural_em.model.fast.twin import kernels_for
+from neural_em.training.adam import Adam
 from neural_em.training.config import TrainingConfig
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -45,13 +47,8 @@ class TrainingStep:
         rate: float | Tensor = config.learning_rate
         if cuda and config.schedule != "constant":  # a graph reads it from where it lies
             rate = torch.tensor(rate, device=self.device)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=cuda, fused=True if cuda else None)
-        for parameter in model.parameters():  # all of Adam's memory from the start: a graph cannot add it later
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=self.device if cuda else "cpu"),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        kernels = kernels_for(self.device.type) if config.engine == "fast" else None
+        self.optimizer = Adam(model.parameters(), rate, kernels)
         self.deviation: Tensor | None = None  # of the E-step, where it is annealed: a graph reads it from where it lies
         if config.first_deviation is not None:
             if not isinstance(model, NeuralEM) or not isinstance(model.distribution, Gaussian):

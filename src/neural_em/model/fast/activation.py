@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from neural_em.model.fast.convolutions import interleave
 from neural_em.model.fast.gathering import StepMemory, memory_there_and_back
 from neural_em.model.fast.linear import Twin, long_sum
-from neural_em.model.networks import EPSILON, Activation, UpConvolution, activate
+from neural_em.model.networks import EPSILON, Activation, Dense, UpConvolution, activate
 
 
 class Elu(torch.autograd.Function):
@@ -40,10 +40,10 @@ ACTIVATIONS = {"elu": elu, "relu": F.relu_, "sigmoid": torch.sigmoid_, "tanh": t
 class FastActivation(Twin):
     """The twin of an activation: one kernel where there are kernels.
 
-    The phases of an up-convolution before it are put in place here; the kernel also adds a convolution's bias.
+    The phases of an up-convolution before it are put in place here; the kernel also adds the bias of what is before it.
     """
 
-    before: Any  # the plain convolution before it
+    before: Any  # the plain layer before it, if that is a known linear one
 
     def __init__(self, layer: Activation, kernels: Any, before: nn.Module | None) -> None:
         super().__init__(layer)
@@ -73,7 +73,7 @@ class FastActivation(Twin):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (N,C) or (N,C,H,W); what else an activation may be given is left to the plain one."""
-        if x.dim() not in (2, 4):
+        if x.dim() not in ((2,) if type(self.before) is Dense else (2, 4)):
             return self.layer(x)
         return self.fused(x) if self.fits(x) else self.plain(x)
 
@@ -98,7 +98,7 @@ class FastActivation(Twin):
         if scale is not None and x.dtype != scale.dtype:
             return self.plain(x.to(scale.dtype)).to(x.dtype)
         x = interleave(x) if self.phases else x
-        x = x + self.before.bias.reshape(-1, 1, 1) if self.adds_bias else x
+        x = x + self.before.bias.reshape(-1, *(1,) * (x.dim() - 2)) if self.adds_bias else x
         if scale is None or offset is None:
             return activate(x, None, None, kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
@@ -108,5 +108,5 @@ class FastActivation(Twin):
 
 
 def absorbs(layer: Activation, before: nn.Module | None, kernels: Any) -> bool:
-    """Whether the bias of the convolution before it is added in the activation's kernel."""
-    return before is not None and kernels is not None and layer.scale is not None
+    """Whether the bias of the layer before it is added in the activation's kernel."""
+    return before is not None and before.bias is not None and kernels is not None and layer.scale is not None

@@ -261,11 +261,19 @@ def single_layer(decoder: Any) -> bool:
 
 def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
     """A copy of the module, on the same parameters, with fast layers below it."""
-    twin = copy.copy(module)
-    twin._modules = {name: replacement(child, kernels) for name, child in module._modules.items()}
+    twin, features = copy.copy(module), last(module.convolutions) if type(module) is Encoder else None
+    twin._modules = {
+        name: replacement(child, kernels, features if name == "hidden" else None)
+        for name, child in module._modules.items()
+    }
     if kernels and type(module) is Interaction:
         vars(twin)["kernels"], twin.__class__ = kernels, FastInteraction
     return twin
+
+
+def last(layers: Any) -> Any:
+    """The last layer of a chain, if it is known."""
+    return layers[-1] if as_built(layers, nn.Sequential) and len(layers) and known(layers[-1]) else None
 
 
 def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None) -> Any:
@@ -276,21 +284,21 @@ def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None
     if known(module):
         return twin_of(module, before, after, kernels)
     if as_built(module, nn.Sequential):
-        around = [None, *(layer if known(layer) else None for layer in module), None]
+        around = [before, *(layer if known(layer) else None for layer in module), None]
         return chain([replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module)], kernels)
     return with_fast_layers(module, kernels) if as_built(module, *NETWORKS) else module
 
 
 def twin_of(layer: Any, before: Any, after: Any, kernels: Any) -> nn.Module:
     """The fast twin of a known layer, by what comes before and after it, as far as that is known."""
-    if type(layer) is Dense:
-        return FastDense(layer, kernels)
     if type(layer) is Pairs:
         return FusedPairs(layer, kernels) if kernels else FastPairs(layer)
     if type(layer) is Activation:
-        return FastActivation(layer, kernels, before if type(before) in (Convolution, UpConvolution) else None)
+        return FastActivation(layer, kernels, before if type(before) in (Dense, Convolution, UpConvolution) else None)
     followed, up = type(after) is Activation, type(layer) is UpConvolution
     absorbed = followed and absorbs(after, layer, kernels)
+    if type(layer) is Dense:
+        return FastDense(layer, kernels, not absorbed, type(before) is Activation and before.scale is not None)
     if kernels and up and not followed and layer.weight.shape[0] <= kernels.CHANNELS:
         return FastLast(layer, kernels)
     if absorbed and not up and before is None and layer.weight.shape[1] <= kernels.CHANNELS:

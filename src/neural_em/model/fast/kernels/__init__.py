@@ -7,6 +7,7 @@ E-step and losses are not.
 
 from neural_em.model.fast.kernels import images
 from neural_em.model.fast.kernels.activation import Activation, row_fits
+from neural_em.model.fast.kernels.adam import adam
 from neural_em.model.fast.kernels.assignment import CHANNELS, Assignment, MaskedDifference, fits
 from neural_em.model.fast.kernels.draws import uniform
 from neural_em.model.fast.kernels.edges import FIRST, LAST, ToFeatures, ToImage, patches_by_features
@@ -16,6 +17,6 @@ from neural_em.model.fast.kernels.window import Window
 
 __all__ = [
     "CHANNELS", "FIRST", "LAST", "Activation", "Assignment", "Heeded", "MaskedDifference", "ToFeatures", "ToImage",
-    "Window", "column_sums", "fits", "images", "join", "pairs_fit", "part", "patches_by_features", "row_fits",
+    "Window", "adam", "column_sums", "fits", "images", "join", "pairs_fit", "part", "patches_by_features", "row_fits",
     "uniform",
 ]  # fmt: skip

@@ -145,9 +145,10 @@ def _assignment_forward(
     tl.store(gamma + at, g, mask=inside)
     if COMING:
         for c in tl.static_range(C):
-            v = tl.load(eta + at * C + c, mask=inside, other=0.0)
-            if not GAUSSIAN:
-                v = 1.0 / (1.0 + tl.exp(-v))
+            if C > 1:  # else it is the psi that was made above
+                v = tl.load(eta + at * C + c, mask=inside, other=0.0)
+                if not GAUSSIAN:
+                    v = 1.0 / (1.0 + tl.exp(-v))
             frame = tl.load(coming + (b * C + c) * L + i, mask=i < L, other=0.0)
             tl.store(delta + at * C + c, g * (frame - v), mask=inside)
     intra = -tl.sum(tl.sum(tl.where(inside, g * logs, 0.0), axis=1), axis=0)
@@ -233,7 +234,7 @@ class Assignment(torch.autograd.Function):
         kernel, BLOCK, each = masked_forward, masked_block(KB, L), 1  # numbers of a thread
         if outputs == C:
             BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
-            kernel, each = _assignment_forward, 16
+            kernel, each = _assignment_forward, 4 * KB  # all components of a pixel
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read

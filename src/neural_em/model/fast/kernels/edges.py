@@ -19,7 +19,7 @@ from neural_em.model.fast.kernels.sums import column_sums
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS = 32  # small pixels of one program
-_ROWS, _PROGRAMS = 64, 1024  # small pixels at a time for the weight's gradient; programs, about so many
+_ROWS, _PROGRAMS = 64, 528  # small pixels at a time for the weight's gradient; programs, about so many
 
 
 @triton.jit
@@ -135,7 +135,7 @@ def patches_by_features(x: Tensor, y: Tensor, patch: Patch) -> Tensor:
     sums = x.new_empty(programs * blocks, taps * F)
     _patches_by_features[blocks, programs](
         x, y, sums, N, each, 2 * h, 2 * w, h, w, F, C=C,
-        **{**_settings(y, F, patch), "PB": _ROWS, "EB": EB, "num_warps": warps(EB * _ROWS, 16)},
+        **{**_settings(y, F, patch), "PB": _ROWS, "EB": EB, "num_warps": max(2, warps(EB * _ROWS, 32))},
     )  # fmt: skip
     return column_sums(sums).view(taps, F)
 

@@ -1,5 +1,5 @@
-// What `images.cu` asks of the machine, on GPUs of compute capability 9.0: products by groups of four warps out of
-// shared memory (wgmma), weights brought by the copy engine (cp.async.bulk).
+// What `cells.cu` and `images.cu` ask of the machine, on GPUs of compute capability 9.0: products by groups of four
+// warps out of shared memory (wgmma), weights brought by the copy engine (cp.async.bulk).
 
 __device__ inline float as_float(unsigned word) { return __uint_as_float(word); }
 __device__ inline unsigned as_word(float v) { return __float_as_uint(v); }

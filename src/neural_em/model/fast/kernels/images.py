@@ -63,7 +63,7 @@ def _kernel(device: torch.device, name: str, dtype: torch.dtype, side: int, slot
         from neural_em.model.fast.kernels.compiled import Kernel, compiled
 
         here = importlib.resources.files(__package__)
-        source = "".join((here / file).read_text() for file in ("hopper.cu", "images.cu"))
+        source = "".join((here / file).read_text() for file in ("hopper.cu", "cells.cu", "images.cu"))
         half = dtype == torch.float16
         sizes = {"S": side, "E": 2, "W": 4 if half else 2, "HALF": int(half), "SLOTS": slots, "SHARED": _SHARED,
                  name.upper(): 1}  # fmt: skip

@@ -7,6 +7,7 @@ from torch import Tensor
 
 _NUMBERS = 4096  # of a program's tile
 _PROGRAMS = 1024  # about as many as it takes
+_FEW = 256  # rows that need no second stage
 
 
 @triton.jit
@@ -26,10 +27,11 @@ def column_sums(x: Tensor) -> Tensor:
     """The sums over N of x (N,C), whose rows may lie apart; of bfloat16 numbers in float32."""
     if x.stride(1) != 1:
         x = x.contiguous()
-    N, C = x.shape
-    CB = min(128, triton.next_power_of_2(C))
+    (N, C), few = x.shape, len(x) <= _FEW
+    CB = min(16 if few and C <= 16 * _PROGRAMS else 128, triton.next_power_of_2(C))
     RB, columns = _NUMBERS // CB, triton.cdiv(C, CB)
-    each = max(RB, triton.cdiv(N * columns, _PROGRAMS * RB) * RB)
+    parts = 1 if few else max(1, min(_FEW, _PROGRAMS // columns))
+    each = triton.cdiv(N, parts * RB) * RB
     parts = triton.cdiv(N, each)
     sums = x.new_empty(parts, C, dtype=torch.promote_types(x.dtype, torch.float32))
     _column_sums[columns, parts](x, sums, N, C, x.stride(0), each, RB=RB, CB=CB)
