@@ -248,18 +248,7 @@ def fast_m_step(m_step: Any, kernels: Any, dtype: torch.dtype | None) -> nn.Modu
     for each in fast.modules() if kernels else ():
         if isinstance(each, Linear):
             each.dtype = dtype
-    if dtype is not None:
-        biases_to_products(fast)
     return fast
-
-
-def biases_to_products(fast: nn.Module) -> None:
-    """Has fully connected layers add their biases themselves, which products in bfloat16 do at no cost."""
-    for each in fast.modules():
-        if isinstance(each, FastDense):
-            each.adds_bias = True
-        elif isinstance(each, FastActivation) and type(each.before) is Dense:
-            each.adds_bias = False
 
 
 def single_layer(decoder: Any) -> bool:
