@@ -19,7 +19,7 @@ from neural_em.model.fast.kernels.sums import column_sums
 FIRST, LAST = (4, 1), (5, 2)  # K and PAD
 Patch = tuple[int, int]
 _PIXELS = 32  # small pixels of one program
-_ROWS, _PROGRAMS = 64, 528  # small pixels at a time for the weight's gradient; programs, about so many
+_ROWS, _PROGRAMS = 64, 1024  # small pixels at a time for the weight's gradient; programs, about so many
 
 
 @triton.jit
