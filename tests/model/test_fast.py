@@ -180,6 +180,54 @@ def test_layers_it_does_not_know_stay_as_they_are():
         torch.testing.assert_close(ours, theirs)
 
 
+NESTED = ("dense", "encoder", "decoder", "hidden")
+
+
+def nested(model, where):
+    """The model with a chain of its layers in another chain, which must not share work with the layer before it."""
+    encoder, decoder, chain = model.m_step.encoder, model.m_step.decoder, torch.nn.Sequential
+    if where == "dense":
+        decoder.dense = chain(decoder.dense[0], chain(*decoder.dense[1:]))
+    elif where == "encoder":
+        encoder.convolutions = chain(*encoder.convolutions[:3], chain(encoder.convolutions[3]))
+    elif where == "decoder":
+        decoder.convolutions = chain(decoder.convolutions[0], chain(*decoder.convolutions[1:]))
+    else:  # the last norm behind the convolutions instead of among them
+        features = encoder.hidden[0].weight.shape[1]
+        encoder.convolutions, encoder.hidden = (
+            encoder.convolutions[:3],
+            chain(Activation(features, "elu"), encoder.hidden),
+        )
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():  # no bias is zero
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def losses_and_gradients(model):
+    """Of a model itself, and of its twin."""
+    model = model.double()
+    x = torch.rand(4, 2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).round()
+    x_noisy, gamma = model.draw(x, 2, randomness.keys(0, torch.arange(2)))
+    for each in (model, accelerate(model)):
+        loss = each.unroll(x, 2, x_noisy=x_noisy, gamma=gamma).loss
+        yield loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("where", NESTED)
+def test_chains_in_chains(where):
+    model = NeuralEM(ModelConfig(height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7), seed=1)
+    plain, fast = losses_and_gradients(nested(model, where))
+    torch.testing.assert_close(fast, plain)
+
+
+def test_memory_for_uses_of_different_sizes():
+    """Of one step: each has its own, and no more than it asks for."""
+    memory, like = StepMemory(2), torch.zeros(0)
+    parts = [memory.take((rows, 3), like).fill_(i) for i, rows in enumerate((2, 4, 2, 1, 2))]
+    assert [part.tolist() for part in parts] == [[[i] * 3] * rows for i, rows in enumerate((2, 4, 2, 1, 2))]
+
+
 @pytest.mark.parametrize("deeper", [{"hidden": 12}, {"convolutions": (2, 2)}, {"layer_norm": True, "hidden": 12}])
 def test_the_gradient_step_through_a_deeper_decoder(deeper):
     """Its step is a gradient itself, so that training differentiates the decoder twice."""

@@ -29,6 +29,7 @@ from neural_em.model.fast.kernels import assignment, edges, pairs, sums, window
 from neural_em.model.networks import Activation
 from neural_em.model.window import windowed
 from neural_em.training import adam as training_adam
+from tests.model.test_fast import NESTED, losses_and_gradients, nested
 
 COLOUR = ModelConfig(
     channels=3, height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7, distribution="gaussian",
@@ -257,6 +258,13 @@ def test_adam_on_large_parameters_is_pytorchs(tensor: bool, monkeypatch: pytest.
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own.state[mine], torchs.state[other], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("where", NESTED)
+def test_chains_in_chains(where: str) -> None:
+    model = NeuralEM(replace(GREY, layer_norm=True, convolutions=(4, 6), hidden=7), seed=1)
+    plain, fast = losses_and_gradients(nested(model, where))
+    torch.testing.assert_close(fast, plain)
 
 
 def test_random_numbers(used: Counter[str]) -> None:

@@ -32,7 +32,9 @@ class Adam(torch.optim.Adam):
             }
             if self.kernels and parameter.numel() >= LARGE:  # compiled now, not while a graph is recorded
                 state = {**self.state[parameter], "step": torch.ones((), device=device)}
-                self.kernels.adam(parameter.detach(), parameter.detach(), state, self.param_groups[0], 0)
+                self.kernels.adam(
+                    parameter.detach(), parameter.detach(), state, self.param_groups[0], -parameter.numel()
+                )
 
     def step(self, closure: Any = None) -> Any:
         """With PyTorch's kernel, but for large parameters whose gradients lie in one piece."""

@@ -98,7 +98,8 @@ class FastActivation(Twin):
         if scale is not None and x.dtype != scale.dtype:
             return self.plain(x.to(scale.dtype)).to(x.dtype)
         x = interleave(x) if self.phases else x
-        x = x + self.before.bias.reshape(-1, *(1,) * (x.dim() - 2)) if self.adds_bias else x
+        bias = self.before.bias if self.adds_bias else None
+        x = x if bias is None else x + bias.reshape(-1, *(1,) * (x.dim() - 2))
         if scale is None or offset is None:
             return activate(x, None, None, kind)
         rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x

@@ -32,6 +32,8 @@ class StepMemory:
         if self.taken % self.steps == 0:
             self.memory = like.new_empty(self.steps, *shape)
         assert self.memory is not None
+        if self.memory.shape[1:] != shape:  # another use in the same step, of another size
+            return like.new_empty(shape)
         step = self.taken % self.steps
         self.taken += 1
         return self.memory[self.steps - 1 - step if self.backwards else step]

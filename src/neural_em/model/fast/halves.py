@@ -40,7 +40,8 @@ class InHalves(torch.autograd.Function):
 def in_halves(weight: Tensor, least: int) -> bool:
     """Whether its products are made from 16-bit floats: of no fewer than so many numbers, on a GPU in TF32."""
     large = weight.is_cuda and weight.dtype == torch.float32 and weight.numel() >= least
-    return large and not torch.version.hip and products()[0] == "tf32"
+    allowed = large and not torch.version.hip and products()[0] == "tf32"
+    return allowed and torch.cuda.get_device_capability(weight.device) >= (8, 0)  # older ones have no TF32
 
 
 def half(x: Tensor, factor: float | Tensor, out: Tensor | None = None) -> Tensor:

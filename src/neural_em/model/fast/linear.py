@@ -135,7 +135,7 @@ class FastDense(Linear):
 
     def hold(self, steps: int) -> None:
         super().hold(steps)
-        self.halves = None
+        self.halves, self.inputs = None, StepMemory(1)
         if self.held and self.bounded and self.dtype is None and in_halves(self.layer.weight, LARGE):
             self.halves = half(self.held[0][0], SCALE)
             self.inputs = memory_there_and_back(steps)[0]

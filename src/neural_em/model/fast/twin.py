@@ -272,19 +272,24 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
 
 
 def last(layers: Any) -> Any:
-    """The last layer of a chain, if it is known."""
-    return layers[-1] if as_built(layers, nn.Sequential) and len(layers) and known(layers[-1]) else None
+    """The activation that a chain ends with, if it does."""
+    return layers[-1] if as_built(layers, nn.Sequential) and len(layers) and as_built(layers[-1], Activation) else None
 
 
 def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None) -> Any:
     """The fast twin of a layer, of a chain or of a network of these; of anything else, the module itself.
 
-    In a chain a layer may share work with a known neighbour.
+    In a chain a layer may share work with a known neighbour. Of what comes before a chain, only an activation counts,
+    which keeps its output in bounds.
     """
     if known(module):
         return twin_of(module, before, after, kernels)
     if as_built(module, nn.Sequential):
-        around = [before, *(layer if known(layer) else None for layer in module), None]
+        around = [
+            before if type(before) is Activation else None,
+            *(layer if known(layer) else None for layer in module),
+            None,
+        ]
         return chain([replacement(layer, kernels, around[i], around[i + 2]) for i, layer in enumerate(module)], kernels)
     return with_fast_layers(module, kernels) if as_built(module, *NETWORKS) else module
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -35,14 +36,16 @@ def _adam(
 
 
 def adam(weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any], count: int) -> None:
-    """Moves the first ``count`` numbers of the weight, with what the optimizer keeps for it and its settings.
+    """Moves ``count`` numbers, those of the weight, with what the optimizer keeps for it and its settings.
 
-    All are in one piece; the state's ``step`` is this one's number.
+    All are in one piece; the state's ``step`` is this one's number. With a count below zero nothing is moved: the
+    kernel is compiled.
     """
     rate, (keep, square) = group["lr"], group["betas"]
     varies = isinstance(rate, Tensor)
-    _adam[max(1, triton.cdiv(count, _NUMBERS)),](
-        weight, gradient, state["exp_avg"], state["exp_avg_sq"], state["step"], rate if varies else weight, count,
-        RATE=None if varies else rate, KEEP=keep, SQUARE=square, LOG_KEEP=math.log(keep), LOG_SQUARE=math.log(square),
-        EPSILON=group["eps"], BLOCK=_NUMBERS, num_warps=8,
-    )  # fmt: skip
+    with torch.cuda.device_of(weight):  # which need not be the current one
+        _adam[max(1, triton.cdiv(count, _NUMBERS)),](
+            weight, gradient, state["exp_avg"], state["exp_avg_sq"], state["step"], rate if varies else weight, count,
+            RATE=None if varies else rate, KEEP=keep, SQUARE=square, LOG_KEEP=math.log(keep),
+            LOG_SQUARE=math.log(square), EPSILON=group["eps"], BLOCK=_NUMBERS, num_warps=8,
+        )  # fmt: skip
