@@ -1,6 +1,8 @@
 """The fast path is held to the authors' numbers and to the plain path."""
 
 import dataclasses
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from neural_em.model import ModelConfig, NeuralEM, preset
 from neural_em.model.fast import FastNeuralEM, accelerate, linear
 from neural_em.model.fast.convolutions import FastConvolution
 from neural_em.model.fast.gathering import StepMemory, join
+from neural_em.model.fast.twin import kernels_for
 from neural_em.model.networks import Activation, Dense, initialise
 from tests.model.test_golden import CASES, authors_model, check, unrolled
 
@@ -155,7 +158,7 @@ def in_16_bits(monkeypatch, scale, loss_scale=1.0):
         yield loss.detach().double(), [parameter.grad.double() / loss_scale for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize(("scale", "loss_scale"), [(1.0, 1.0), (1e-3, 1e-15), (300.0, 1e15)])
+@pytest.mark.parametrize(("scale", "loss_scale"), [(1.0, 1.0), (1e-3, 1e-15), (300.0, 1e15), (1.0, 1e30)])
 def test_large_layers_in_16_bits_are_about_as_exact_as_tf32(scale, loss_scale, monkeypatch):
     """Whatever the size of weights and gradients: 16-bit floats by themselves hold neither."""
     (loss, exact), (_, fine), (coarse_loss, coarse) = in_16_bits(monkeypatch, scale, loss_scale)
@@ -163,6 +166,32 @@ def test_large_layers_in_16_bits_are_about_as_exact_as_tf32(scale, loss_scale, m
     for ours, close, true in zip(coarse, fine, exact, strict=True):
         assert not torch.equal(ours, close)  # they are in use
         assert (ours - true).norm() <= 0.03 * true.norm()
+
+
+def test_a_model_in_16_bits():
+    """All of it: that its numbers have 16 bits does not mean that they were scaled."""
+    model = NeuralEM(ModelConfig(height=8, width=8, theta_size=5, convolutions=(4, 6), hidden=7), seed=1).half()
+    x = torch.rand(4, 2, 1, 8, 8, generator=torch.Generator().manual_seed(0)).round().half()
+    x_noisy, gamma = model.draw(x, 2, randomness.keys(0, torch.arange(2)))
+    loss = accelerate(model).unroll(x, 2, x_noisy=x_noisy, gamma=gamma).loss
+    coarse = torch.autograd.grad(loss, list(model.parameters()))
+    loss = model.double().unroll(x.double(), 2, x_noisy=x_noisy.double(), gamma=gamma.double()).loss
+    for ours, true in zip(coarse, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        assert (ours - true).norm() < 0.5 * true.norm()
+
+
+def test_a_gpu_on_which_no_kernel_can_be_compiled(monkeypatch):
+    """Triton is there, and the compiler that it calls is not: one line, and the way without kernels."""
+
+    def uniform(keys, count):
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    kernels = SimpleNamespace(uniform=uniform)
+    monkeypatch.setattr("neural_em.model.fast.kernels", kernels, raising=False)
+    monkeypatch.setitem(sys.modules, "neural_em.model.fast.kernels", kernels)
+    monkeypatch.setattr(torch, "zeros", lambda *size, **how: None)  # there need not be a GPU
+    with pytest.warns(UserWarning, match=r"no fused GPU kernels, training is slower: Failed to find C compiler\.$"):
+        assert kernels_for.__wrapped__("cuda") is None
 
 
 def test_layers_it_does_not_know_stay_as_they_are():

@@ -6,6 +6,7 @@ Skipped where Triton is not installed (`pip install triton`, Linux), and on mach
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from dataclasses import replace
@@ -240,21 +241,32 @@ def test_layer_norm_of_the_largest_samples(shape: tuple[int, ...], used: Counter
 def test_adam_on_large_parameters_is_pytorchs(tensor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside small ones, and one whose gradient does not lie in one piece, which PyTorch moves."""
     monkeypatch.setattr(training_adam, "LARGE", 3000)
+    adam, moved = kernels.adam, []
+
+    def counted(weight: torch.Tensor, *given: Any, moves: bool = True) -> None:
+        adam(weight, *given, moves=moves)
+        moved.extend([weight.data_ptr()] * moves)
+
+    monkeypatch.setattr(kernels, "adam", counted)
     made = torch.Generator().manual_seed(3)
     first = [torch.randn(size, generator=made).double() for size in ((70, 50), (9,), (60, 60))]
     ours, theirs = ([nn.Parameter(each.clone()) for each in first] for _ in range(2))
     rate = torch.tensor(0.01, dtype=torch.float64) if tensor else 0.01
     own, torchs = training_adam.Adam(ours, rate, kernels), torch.optim.Adam(theirs, lr=rate, foreach=False)
-    for step in range(5):
-        if tensor:
-            rate.fill_(0.01 / (step + 1))  # type: ignore[union-attr]
+
+    def gradients(step: int) -> None:
         for mine, other in zip(ours, theirs, strict=True):
             g = torch.randn(mine.shape[::-1], generator=made).double() * 10.0 ** (-2 * step)
             g = g.mT if g.dim() == 2 else g
             mine.grad, other.grad = (g if mine is ours[2] else g.contiguous()), g.contiguous()
-        own.step()
+
+    for step in range(5):
+        if tensor:
+            rate.fill_(0.01 / (step + 1))  # type: ignore[union-attr]
+        own.step(functools.partial(gradients, step))
         torchs.step()
         assert all(parameter.grad is not None for parameter in ours)
+    assert moved == 5 * [ours[0].data_ptr()]
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own.state[mine], torchs.state[other], rtol=1e-12, atol=0)

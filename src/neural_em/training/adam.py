@@ -32,22 +32,23 @@ class Adam(torch.optim.Adam):
             }
             if self.kernels and parameter.numel() >= LARGE:  # compiled now, not while a graph is recorded
                 state = {**self.state[parameter], "step": torch.ones((), device=device)}
-                self.kernels.adam(
-                    parameter.detach(), parameter.detach(), state, self.param_groups[0], -parameter.numel()
-                )
+                weight = parameter.detach()
+                self.kernels.adam(weight, weight, state, self.param_groups[0], moves=False)
 
     def step(self, closure: Any = None) -> Any:
         """With PyTorch's kernel, but for large parameters whose gradients lie in one piece."""
+        with torch.enable_grad():  # it makes the gradients
+            result = closure() if closure else None
         every = [parameter for group in self.param_groups for parameter in group["params"]]
         large = [(each, each.grad) for each in every if self._has_kernel(each)]
         for parameter, _ in large:
             parameter.grad = None
-        result = super().step(closure)
+        super().step()
         for parameter, gradient in large:
             parameter.grad = gradient
             state = self.state[parameter]
             state["step"] += 1
-            self.kernels.adam(parameter.detach(), gradient, state, self.param_groups[0], parameter.numel())
+            self.kernels.adam(parameter.detach(), gradient, state, self.param_groups[0])
         return result
 
     def _has_kernel(self, parameter: Tensor) -> bool:

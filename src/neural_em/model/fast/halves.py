@@ -52,7 +52,7 @@ def half(x: Tensor, factor: float | Tensor, out: Tensor | None = None) -> Tensor
 def powered(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """A gradient in 16 bits, and the power of two that brings it into their small range."""
     largest = torch.linalg.vector_norm(gradient, torch.inf)
-    power = torch.exp2(14 - torch.frexp(largest).exponent.clamp(-80, 80))
+    power = torch.exp2((14 - torch.frexp(largest).exponent.clamp(-80, 128)).to(largest.dtype))
     return half(gradient, power), power
 
 

@@ -27,7 +27,7 @@ class FastImages(nn.Sequential):
         self.seen = StepMemory(1)  # for what a decoder reads
 
     def hold(self, steps: int) -> None:
-        """Forgets the weights, which the layers' own `hold` may have changed."""
+        """Forgets the weights, which the layers' own `hold` may have changed; makes room for what a decoder reads."""
         self.packed, self.seen = None, memory_there_and_back(max(steps, 1))[0]
 
     @property

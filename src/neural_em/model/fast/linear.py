@@ -169,7 +169,7 @@ class FastDense(Linear):
 
     def gradients(self, parts: tuple[Tensor, ...], x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """The sums over all samples, of one step or of all, of g x^T and g."""
-        if x.dtype == torch.float16:
+        if x.dtype != parts[0].dtype:  # what `InHalves` left
             gradients, power = powered(gradient)
             weight = long_product(gradients, x) * (SCALE / power)
         else:

@@ -273,7 +273,8 @@ def with_fast_layers(module: nn.Module, kernels: Any) -> nn.Module:
 
 def last(layers: Any) -> Any:
     """The activation that a chain ends with, if it does."""
-    return layers[-1] if as_built(layers, nn.Sequential) and len(layers) and as_built(layers[-1], Activation) else None
+    layer = layers[-1] if as_built(layers, nn.Sequential) and len(layers) else None
+    return layer if type(layer) is Activation and known(layer) else None
 
 
 def replacement(module: Any, kernels: Any, before: Any = None, after: Any = None) -> Any:
@@ -325,8 +326,13 @@ def kernels_for(device: str) -> Any:
         return None
     try:
         from neural_em.model.fast import kernels
-    except ImportError as error:
-        warnings.warn(f"no fused GPU kernels, training is slower: {error}", stacklevel=2)
+
+        kernels.uniform(torch.zeros(1, dtype=torch.int64, device=device), 1)  # there may be no compiler for them
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever is missing, there is the way without them
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        warnings.warn(f"no fused GPU kernels, training is slower: {reason}", stacklevel=2)
         return None
     return kernels
 

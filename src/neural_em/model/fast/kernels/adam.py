@@ -35,12 +35,13 @@ def _adam(
     tl.store(weight + i, w, mask=inside)
 
 
-def adam(weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any], count: int) -> None:
-    """Moves ``count`` numbers, those of the weight, with what the optimizer keeps for it and its settings.
+def adam(weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any], moves: bool = True) -> None:
+    """Moves the weight, with what the optimizer keeps for it and its settings.
 
-    All are in one piece; the state's ``step`` is this one's number. With a count below zero nothing is moved: the
-    kernel is compiled.
+    All are in one piece; the state's ``step`` is this one's number. If nothing is to move, the kernel is only compiled.
     """
+    # no number lies below zero; and Triton, which compiles apart for multiples of 16, takes -n for one where n is
+    count = weight.numel() if moves else -weight.numel()
     rate, (keep, square) = group["lr"], group["betas"]
     varies = isinstance(rate, Tensor)
     with torch.cuda.device_of(weight):  # which need not be the current one

@@ -234,7 +234,7 @@ class Assignment(torch.autograd.Function):
         kernel, BLOCK, each = masked_forward, masked_block(KB, L), 1  # numbers of a thread
         if outputs == C:
             BLOCK = min(triton.next_power_of_2(L), max(32, PROGRAM // (KB * triton.next_power_of_2(C))))
-            kernel, each = _assignment_forward, min(4 * KB, 32)  # all components of a pixel
+            kernel, each = _assignment_forward, min(4 * KB, 32)  # about four pixels, of few components
         sums = eta.new_empty(4, triton.cdiv(L, BLOCK), B)
         annealed = isinstance(numbers["WIDTH"], Tensor)
         width = numbers["WIDTH"] if annealed else eta  # else it is not read

@@ -12,10 +12,9 @@
 // is multiplied by what takes the powers back. Without it operands are bfloat16, or floats, as they are.
 
 constexpr int C1 = 32, C2 = 64, MIDDLE = 4 * S * S, SMALL = S * S, PIXELS = 16 * S * S;
-#define EVERY_PART(cell, part) \
-  EVERY(cell, 2)               \
-    EVERY(part, PARTS)                                                      // of a thread's tile
-#define EVERY(i, COUNT) _Pragma("unroll") for (int i = 0; i < (COUNT); i++) // written out, for registers
+// a loop written out, for registers; and one over the parts of a thread's tile
+#define EVERY(i, COUNT) _Pragma("unroll") for (int i = 0; i < (COUNT); i++)
+#define EVERY_PART(cell, part) EVERY(cell, 2) EVERY(part, PARTS)
 
 constexpr int THREADS = 128, WARPS = 4;
 constexpr int STRIP = 16 / E, WIDE = 16 / W;      // numbers in 16 bytes, of an operand and in memory
