@@ -2,8 +2,9 @@
 
 A config is a frozen dataclass whose fields are numbers, strings, booleans, ``None``, tuples of these, literals, other
 config dataclasses, or dictionaries of these by name. Every unknown key and every value of the wrong kind is refused by
-name. A class may say two things of itself: ``from_older`` what the values of an older file mean, and ``changeable``
-which of its fields may differ between two starts of one run.
+name. A class may say more of itself: ``class_for`` which of its subclasses a file means, ``from_older`` and
+``from_other`` what values of older files and of other classes mean, and ``changeable`` which of its fields may differ
+between two starts of one run.
 """
 
 import dataclasses
@@ -186,7 +187,7 @@ def _convert(kind: Any, value: Any, where: str, how: _How) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(arguments, value, where, how)
     if origin is Literal:
-        # `is`: True is not 1, and a choice is taken only as it is written
+        # of the same type, for True is not 1: a choice is taken only as it is written
         if not any(value == choice and type(value) is type(choice) for choice in arguments):
             unknown(where, value, [str(choice) for choice in arguments])
         return value

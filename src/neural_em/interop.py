@@ -20,6 +20,8 @@ from neural_em.model.m_step import GradientMStep, RecurrentMStep
 from neural_em.model.networks import Activation
 from neural_em.model.relational import RelationalMStep
 
+__all__ = ["from_authors"]
+
 
 def from_authors(preset_name: str, variables: Mapping[str, Any]) -> NeuralEM:
     """The preset's model with the authors' weights.

@@ -140,8 +140,7 @@ def test_the_error_counts_the_component_farthest_from_the_ground():
     """A dark object on a bright ground: the largest psi would be that of the component that predicts nothing."""
     x, psi = torch.full((1, 1, 1, 1), 0.2), torch.tensor([0.3, 0.8]).reshape(1, 2, 1, 1, 1)
     assert upper_bound(Gaussian(), x, psi).item() == pytest.approx(0.5 * 0.6**2)
-    ground = torch.full((1, 1, 1, 1), 0.8)
-    assert upper_bound(Gaussian(), x, psi, prior=ground).item() == pytest.approx(0.5 * 0.1**2)
+    assert upper_bound(Gaussian(), x, psi, prior=0.8).item() == pytest.approx(0.5 * 0.1**2)
 
 
 @pytest.mark.parametrize("prior", [0.0, "median", "background"])

@@ -15,7 +15,7 @@ import torch
 
 from neural_em import config as configs
 from neural_em import files
-from neural_em.errors import NeuralEMError, refuse, show, unknown
+from neural_em.errors import NeuralEMError, refuse, show
 from neural_em.model.inference import best_start
 
 FORMAT = 1
@@ -134,19 +134,16 @@ class Result:
         steps: int = self.settings.get("rollout", 0)
         return steps
 
-    def examples(self, score: str | None = None) -> dict[str, int]:
+    def examples(self) -> dict[str, int]:
         """Indices of the best, the typical (in the middle) and the worst sequence by the last step.
 
-        By default they are chosen by AMI(max), or by the smallest loss where there are no groups.
+        They are chosen by AMI(max), or by the smallest loss where there are no groups.
         """
-        score = score or ("ami_max" if self.has_groups else "total")
-        if score not in self.per_sequence:
-            unknown("score", score, self.per_sequence)
+        score = "ami_max" if self.has_groups else "total"
         values = np.array([np.nan if value is None else value for value in self.per_sequence[score]])
         if np.isnan(values).all():
             raise NeuralEMError(f"{score}: no sequence has a value")
-        if score in (*LOSSES, *AT_COLLISIONS):
-            values = -values
+        values = values if self.has_groups else -values
         order = np.argsort(values, kind="stable")[: np.sum(~np.isnan(values))]  # NaN comes last
         return {"best": int(order[-1]), "typical": int(order[len(order) // 2]), "worst": int(order[0])}
 

@@ -82,7 +82,7 @@ class Evaluation(Checked):
             name = "objects" if self.objects else "set"
             raise NeuralEMError(f"--{name} is for generated data; leave it out with --data")
         for change in self.changes:
-            field = change.partition("=")[0].strip()
+            field = configs.field_of(change)
             if not field.startswith("data.") or field == "data.kind":
                 refuse("set", "a field of the data, data.NAME=VALUE", repr(change))
             option = {"data.objects": "objects", "data.frames": "steps"}.get(field)

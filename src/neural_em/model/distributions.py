@@ -125,15 +125,11 @@ class Masked(Gaussian):
 
     def likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """Likelihood as a share of the best component's, so that one is the best however unlikely the pixel is."""
-        return self.shares(self.log_probability(x, psi))
-
-    def shares(self, log: Tensor) -> Tensor:
-        """The same (B,K,1,H,W) from log-probabilities, which is how the model asks for it."""
-        return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
+        return shares(self.log_probability(x, psi))
 
     def frame_likelihood(self, x: Tensor, psi: Tensor) -> Tensor:
         """The same (B,K,1,H,W) of frames x (B,C,H,W) that psi (B,K,C,H,W) predict."""
-        return self.shares((x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2))
+        return shares((x.unsqueeze(1) - psi).square().sum(dim=2, keepdim=True) * (-0.5 / self.deviation**2))
 
     def log_probability(self, x: Tensor, psi: Tensor) -> Tensor:
         """Log of the mixture of object and ground, without the Gaussians' constant."""
@@ -145,6 +141,11 @@ class Masked(Gaussian):
     def kl_from_prior(self, psi: Tensor) -> Tensor:
         """KL from a pixel that is the prior itself: -log P(prior | psi)."""
         return -self.log_probability(psi.new_full((psi.shape[-3] - 1, 1, 1), self.prior), psi)
+
+
+def shares(log: Tensor) -> Tensor:
+    """Likelihoods (B,K,...) from their logarithms, as shares of the best component's."""
+    return torch.exp(log - log.detach().amax(dim=1, keepdim=True))
 
 
 def _log_sum(a: Tensor, b: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Neural EM: the mixture, an M-step and the loop that alternates it with the E-step.
+"""Neural EM: where it starts, and one step of it, an M-step and an E-step with the losses.
 
-Shapes: x (T+1,B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma (B,K,1,H,W).
+The loop over steps is in `unrolled.py`. Shapes: x (B,C,H,W) in [0, 1]; theta (B,K,M); psi (B,K,C,H,W); gamma
+(B,K,1,H,W).
 """
 
 import torch
@@ -87,25 +88,24 @@ class NeuralEM(UnrolledModel):
         return windowed(eta, share)
 
     def assign(self, eta: Tensor, x: Tensor, losses: bool = True) -> tuple[Tensor, Tensor, Info]:
-        """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,)."""
+        """The E-step and the losses on the frame x (B,C,H,W) for natural parameters eta: psi, gamma, losses (B,).
+
+        Of masked pixels psi has the mask as one more channel; what is given back is the frame that it expects.
+        """
         config, distribution = self.config, self.distribution
-        psi = said = distribution.mean(eta)
-        ground = log = None
-        if isinstance(distribution, Masked):
-            psi, ground = distribution.frame(said), x.new_full((1, 1, 1, 1), distribution.prior)
-            log = distribution.log_probability(x.unsqueeze(1), said)  # for E-step and loss
-            likelihood = distribution.shares(log)
-        else:
-            likelihood = mixture.pixel_likelihood(distribution, x, said, config.channel_rule)
-        gamma = mixture.e_step(likelihood)
+        masked = distribution if isinstance(distribution, Masked) else None
+        psi = distribution.mean(eta)
+        log = masked.log_probability(x.unsqueeze(1), psi) if masked else None  # for E-step and loss
+        gamma = mixture.e_step(mixture.pixel_likelihood(distribution, x, psi, config.channel_rule, log))
         if not config.gamma_gradient:
             gamma = gamma.detach()
+        frame = masked.frame(psi) if masked else psi
         if not losses:
-            return psi, gamma, Info(*[x.new_zeros(len(x))] * 4)
-        intra = mixture.intra_loss(distribution, x, said, gamma, log)
-        inter = mixture.inter_loss(distribution, said, gamma)
-        bound = mixture.upper_bound(of_frames(distribution), x, psi.detach(), prior=ground)
-        return psi, gamma, Info(intra + config.inter_weight * inter, intra, inter, bound)
+            return frame, gamma, Info(*[x.new_zeros(len(x))] * 4)
+        intra = mixture.intra_loss(distribution, x, psi, gamma, log)
+        inter = mixture.inter_loss(distribution, psi, gamma)
+        bound = mixture.upper_bound(of_frames(distribution), x, frame.detach(), masked.prior if masked else None)
+        return frame, gamma, Info(intra + config.inter_weight * inter, intra, inter, bound)
 
     def reassign(self, state: State) -> State:
         """The state after an E-step on the frame that its own psi make together, for want of a real one."""

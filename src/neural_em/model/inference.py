@@ -7,7 +7,7 @@ Of a model only its outer protocol is used: ``frames``, ``draw``, ``start`` and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,6 +112,11 @@ def roll_out(model: Model, state: State, steps: int, keys: Tensor | None = None,
 def stacked(parts: Iterable[Iterable[Tensor]]) -> list[Tensor]:
     """The parts of all steps' states, or of their losses, with T in front."""
     return [torch.stack(tensors) for tensors in zip(*parts, strict=True)]
+
+
+def prior_of(model: Model, state: Any) -> Any:
+    """The prior's mean: the image's own, as the state has it, or the number of the model's config."""
+    return model.config.prior if state.prior is None else state.prior
 
 
 def next_groups(groups: Tensor, steps: int) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from neural_em.model.distributions import PixelDistribution
+from neural_em.model.distributions import PixelDistribution, shares
 
 EPSILON = 1e-6
 VISIBLE = 0.1  # a pixel is foreground where some channel is so far from the prior
@@ -26,16 +26,21 @@ def e_step(likelihood: Tensor) -> Tensor:
     return likelihood / likelihood.sum(dim=1, keepdim=True)
 
 
-def pixel_likelihood(distribution: PixelDistribution, x: Tensor, psi: Tensor, channels: str = "product") -> Tensor:
-    """P(x_i | psi_ik) of whole pixels (B,K,1,H,W): the product over channels, or the authors' sum."""
-    likelihood = distribution.likelihood(x.unsqueeze(1), psi)
+def pixel_likelihood(
+    distribution: PixelDistribution, x: Tensor, psi: Tensor, channels: str = "product", log: Tensor | None = None
+) -> Tensor:
+    """P(x_i | psi_ik) of whole pixels (B,K,1,H,W): the product over channels, or the authors' sum.
+
+    With their log-probability, if it was made before: as shares of the best component's.
+    """
+    likelihood = distribution.likelihood(x.unsqueeze(1), psi) if log is None else shares(log)
     return likelihood if likelihood.shape[2] == 1 else CHANNEL_RULES[channels](likelihood, dim=2, keepdim=True)
 
 
 def intra_loss(
     distribution: PixelDistribution, x: Tensor, psi: Tensor, gamma: Tensor, log: Tensor | None = None
 ) -> Tensor:
-    """How badly each component predicts the pixels assigned to it (B,); by their log-probability, where it is known."""
+    """How badly each component predicts the pixels assigned to it (B,); ``log`` as for `pixel_likelihood`."""
     log = distribution.log_probability(x.unsqueeze(1), psi) if log is None else log
     return -(gamma * log).sum(dim=(1, 2, 3, 4))
 
@@ -45,21 +50,20 @@ def inter_loss(distribution: PixelDistribution, psi: Tensor, gamma: Tensor) -> T
     return ((1 - gamma) * distribution.kl_from_prior(psi)).sum(dim=(1, 2, 3, 4))
 
 
-def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: Tensor | None = None) -> Tensor:
+def upper_bound(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: float | None = None) -> Tensor:
     """Next-step prediction error (B,), summed over the pixels."""
     return prediction_error(distribution, x, psi, prior).sum(dim=(1, 2, 3))
 
 
-def prediction_error(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: Tensor | None = None) -> Tensor:
+def prediction_error(distribution: PixelDistribution, x: Tensor, psi: Tensor, prior: float | None = None) -> Tensor:
     """Error (B,C,H,W) of the next frame with psi = max over k, which no E-step has touched.
 
-    With a prior (B,C,H,W) psi is the farthest from it instead: objects in colour may be darker than their ground.
+    With a prior psi is the farthest from it instead: objects in colour may be darker than their ground.
     """
     if prior is None:
         most = psi.amax(dim=1)
     else:
-        far = (
-            (psi - prior.unsqueeze(1)).square().sum(dim=2, keepdim=True).max(dim=1, keepdim=True).indices
-        )  # faster than argmax
+        distance = (psi - prior).square().sum(dim=2, keepdim=True)
+        far = distance.max(dim=1, keepdim=True).indices  # faster than argmax
         most = psi.gather(1, far.expand(-1, 1, *psi.shape[2:])).squeeze(1)
     return -distribution.log_probability(x, most)

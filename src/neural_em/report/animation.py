@@ -21,9 +21,7 @@ MARK = (230, 159, 0)  # around the panels of a step without input
 CAPTION = 13  # pixels of the captions' letters
 
 
-def animation_frames(
-    sequence: SequenceReport, magnification: int | None = None, captions: bool = True, first: int = 1
-) -> list[Pixels]:
+def animation_frames(sequence: SequenceReport, magnification: int | None = None, first: int = 1) -> list[Pixels]:
     """The pictures of the animation, one a step, each (H',W',3) of the same size.
 
     ``magnification`` is screen pixels a pixel; ``first`` is the number of the first step in the captions.
@@ -43,7 +41,7 @@ def animation_frames(
             seen["attention"] = lines[t]
         upper = {name: framed(panel, edge) for name, panel in seen.items()}
         lower = {name: framed(magnify(strip[t], factor), colour) for (name, strip), colour in components}
-        pictures.append(_laid_out([{**upper, **lower}] if lines is None else [upper, lower], captions))
+        pictures.append(_laid_out([{**upper, **lower}] if lines is None else [upper, lower]))
     return pictures
 
 
@@ -52,7 +50,6 @@ def save_animation(
     path: str | os.PathLike[str],
     magnification: int | None = None,
     fps: float = 5.0,
-    captions: bool = True,
 ) -> Path:
     """Writes the sequence as GIF or, with the extra 'video', as MP4, by the path's suffix; ``fps`` steps a second.
 
@@ -64,7 +61,7 @@ def save_animation(
     kind = path.suffix.lower().lstrip(".")
     if kind not in KINDS:
         unknown(f"{path}: format of an animation", kind, sorted(KINDS))
-    pictures = animation_frames(sequence, magnification, captions)
+    pictures = animation_frames(sequence, magnification)
     with replacing(path, make_folder=True) as temporary:
         movie: Movie
         if kind == "mp4":  # few pictures of flat colours: nearly exact is still small
@@ -77,10 +74,10 @@ def save_animation(
     return path
 
 
-def _laid_out(rows: list[dict[str, Pixels]], captions: bool) -> Pixels:
-    """Panels (H,W,3) of one size in rows, with captions each with its name below it where it has the room."""
+def _laid_out(rows: list[dict[str, Pixels]]) -> Pixels:
+    """Panels (H,W,3) of one size in rows, each with its name below it where it has the room."""
     height, width, _ = next(iter(rows[0].values())).shape
-    high, wide = GAP + height + GAP + (CAPTION + GAP // 2 if captions else 0), max(map(len, rows)) * (width + GAP) + GAP
+    high, wide = GAP + height + GAP + CAPTION + GAP // 2, max(map(len, rows)) * (width + GAP) + GAP
     image = Image.new("RGB", (wide, len(rows) * high), GROUND)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(CAPTION)
     for line, row in enumerate(rows):
@@ -88,7 +85,7 @@ def _laid_out(rows: list[dict[str, Pixels]], captions: bool) -> Pixels:
             left, top = GAP + column * (width + GAP), GAP + line * high
             image.paste(Image.fromarray(panel), (left, top))
             # below a narrow panel only the number fits, or nothing
-            texts = (name, name.rpartition(" ")[2]) if captions else ()
+            texts = name, name.rpartition(" ")[2]
             fitting = next((text for text in texts if draw.textlength(text, font) <= width), "")
             draw.text((left + width / 2, top + height + GAP // 2), fitting, INK, font, anchor="ma")
     return np.asarray(image)

@@ -15,14 +15,14 @@ from matplotlib.textpath import TextPath
 from neural_em.errors import refuse, unknown
 from neural_em.files import replacing
 from neural_em.report.attention import attention_rgb, table_rgb
-from neural_em.report.colours import Pixels, as_components, colour_groups, palette
+from neural_em.report.colours import WHITE, Pixels, as_components, colour_groups, palette
 from neural_em.report.panels import SequenceReport, framed, magnification_for, magnify, to_rgb
 
 DPI = 200
 FORMATS = ("png", "pdf")
 TARGET = 112  # screen pixels of a panel's longer side, unless a magnification is given
 GAP = 8
-WHITE, EDGE, INK = (255, 255, 255), (190, 190, 190), "#222222"
+EDGE, INK = (190, 190, 190), "#222222"
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:

@@ -1,4 +1,4 @@
-"""The user's own images and video: frame after frame through a model, in bounded memory."""
+"""The objects in the user's own images and video."""
 
 from neural_em.segment.clip import SCORES, Segmentation, Segmented, segment
 from neural_em.segment.config import MAX_COMPONENTS, SegmentConfig, usual_channels

@@ -24,9 +24,10 @@ from neural_em.evaluation.matching import matched_iou, object_mean
 from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
+from neural_em.model.inference import prior_of
 from neural_em.segment.config import FEWER_STARTS, STARTS, SegmentConfig
 from neural_em.segment.count import Counter
-from neural_em.segment.pixels import Step, background, prior_of
+from neural_em.segment.pixels import Step, background
 from neural_em.segment.scene import Scene, filled
 from neural_em.segment.spool import Spool
 from neural_em.segment.stream import Stream

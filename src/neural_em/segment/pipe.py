@@ -12,7 +12,7 @@ from PIL import Image
 from neural_em.data.fitting import Frame
 from neural_em.data.images import to_frame
 from neural_em.data.sources import Source
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, first_line, refuse
 
 NAME = "standard input"
 _MOST = 100_000_000  # bytes or pixels of a frame
@@ -108,5 +108,4 @@ def _decoded(data: bytes, name: str) -> Frame:
     except NeuralEMError:
         raise
     except Exception as error:  # decoders raise almost anything on damaged data
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NeuralEMError(f"{name}: not a readable image: {reason}") from None
+        raise NeuralEMError(f"{name}: not a readable image: {first_line(error)}") from None

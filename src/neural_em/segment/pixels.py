@@ -7,6 +7,7 @@ from torch import Tensor
 
 from neural_em.model import Model
 from neural_em.model.distributions import of_frames
+from neural_em.model.inference import prior_of
 
 
 class Step(NamedTuple):
@@ -17,11 +18,6 @@ class Step(NamedTuple):
     gamma: Tensor  # (K,H,W)
     loss: float
     prior: Tensor | None = None  # (C,1,1) or (C,H,W), where it is the image's own
-
-
-def prior_of(model: Model, step: Step) -> Any:
-    """The prior's mean: a number, or (C,1,1) or (C,H,W)."""
-    return model.config.prior if step.prior is None else step.prior
 
 
 def background(model: Model, x: Tensor, step: Step) -> Tensor:

@@ -17,10 +17,10 @@ from neural_em import randomness
 from neural_em.evaluation.metrics import adjusted_rand_index
 from neural_em.model import Model, State
 from neural_em.model.fast import FastNeuralEM, accelerate
-from neural_em.model.inference import best_start, infer
+from neural_em.model.inference import best_start, infer, prior_of
 from neural_em.model.mixture import foreground
 from neural_em.segment.config import STARTS, SegmentConfig
-from neural_em.segment.pixels import Step, background, prior_of
+from neural_em.segment.pixels import Step, background
 
 _STARTS, _NOISE = 0x5354, 0x4E4F  # tell the draws under one seed apart
 RACE = 20  # frames that starts are compared over

@@ -13,13 +13,13 @@ from neural_em.data.clip_ground import CLEAR
 from neural_em.errors import NeuralEMError
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
-from neural_em.model.inference import infer
+from neural_em.model.inference import infer, prior_of
 from neural_em.model.mixture import foreground
 from neural_em.randomness import keys
 from neural_em.runs.find import TrainedRun
 from neural_em.segment.choice import ADAPTABLE, OBJECTS
 from neural_em.segment.clip import Segmentation, Segmented
-from neural_em.segment.pixels import explained, prior_of
+from neural_em.segment.pixels import explained
 
 _FIRST = 10  # frames, and steps, that are left out of both losses
 _SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know what is usual
@@ -158,7 +158,7 @@ def usual(run: TrainedRun, model: Model, components: int, device: torch.device |
         every = infer(accelerate(model), x, components, keys(0, torch.arange(B), device=x.device))
         steps = [each for each in every if each.x_next is not None]
         for step in steps[min(_FIRST, len(steps) - 1) :]:
-            prior: Any = model.config.prior if step.state.prior is None else step.state.prior
+            prior = prior_of(model, step.state)
             assert step.x_next is not None
             there = foreground(step.x_next, prior)
             loss += float(step.info.total.sum())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neural_em.data import Dataset
-from neural_em.errors import NeuralEMError, refuse
+from neural_em.errors import NeuralEMError, first_line, refuse
 from neural_em.model import BaseConfig, Model, NeuralEM, State, build
 from neural_em.model.distributions import Gaussian
 from neural_em.model.fast import FastNeuralEM, accelerate
@@ -156,7 +156,7 @@ class TrainingStep:
         except torch.OutOfMemoryError:
             raise  # it would not fit without a graph either
         except RuntimeError as error:
-            warnings.warn(f"no CUDA graph, training is slower: {str(error).splitlines()[0]}", stacklevel=2)
+            warnings.warn(f"no CUDA graph, training is slower: {first_line(error)}", stacklevel=2)
             torch.cuda.synchronize(self.device)
             return lambda i, k: self._update(self._gradients(self._frames(i), k.to(self.device), share, K))
         finally:

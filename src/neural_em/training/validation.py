@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from neural_em.data import Dataset
 from neural_em.evaluation import grouping_scores
 from neural_em.model import Model
-from neural_em.model.inference import batch_that_fits, infer, next_groups
+from neural_em.model.inference import batch_that_fits, infer, next_groups, prior_of
 from neural_em.model.mixture import foreground
 from neural_em.training import distributed
 from neural_em.training.config import TrainingConfig
@@ -91,8 +91,7 @@ def _sums(
         groups = next_groups(groups, T)
     loss = (torch.stack(losses) * model.step_weights(T, x)).sum()
     parts = [_repeated(loss, len(span)), _repeated(step.info.upper_bound.mean(), len(span))]
-    prior: Any = model.config.prior if step.state.prior is None else step.state.prior
-    parts += _binding(gammas[-1], step.x_next, None if groups is None else groups[-1], prior)
+    parts += _binding(gammas[-1], step.x_next, None if groups is None else groups[-1], prior_of(model, step.state))
     scored = min(len(span), max(0, config.score_size - span.start))
     if groups is None or scored == 0:
         parts += [torch.zeros(2, dtype=torch.float64, device=device)] * 4

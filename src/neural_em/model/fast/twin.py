@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neural_em.errors import NeuralEMError
+from neural_em.errors import NeuralEMError, first_line
 from neural_em.model import Info, Model, NeuralEM, State, Unrolled
 from neural_em.model.distributions import Masked
 from neural_em.model.fast import closed_form, graphs
@@ -164,7 +164,7 @@ class FastNeuralEM(NeuralEM):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            warnings.warn(f"no CUDA graph, steps are slower: {str(error).splitlines()[0]}", stacklevel=2)
+            warnings.warn(f"no CUDA graph, steps are slower: {first_line(error)}", stacklevel=2)
             torch.cuda.synchronize(x_next.device)
             return step
 
@@ -331,8 +331,7 @@ def kernels_for(device: str) -> Any:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever is missing, there is the way without them
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        warnings.warn(f"no fused GPU kernels, training is slower: {reason}", stacklevel=2)
+        warnings.warn(f"no fused GPU kernels, training is slower: {first_line(error)}", stacklevel=2)
         return None
     return kernels
 
