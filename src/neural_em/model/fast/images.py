@@ -62,7 +62,7 @@ class FastImages(nn.Sequential):
         weights = self.packed
         if weights is None:
             as_they_are = [parts[0] for layer, (parts, _) in zip(layers, held, strict=True) if layer not in norms]
-            weights = images.packed(function.places, images.operands(self.dtype), *as_they_are)
+            weights = self.kernels.packed(function.places, images.operands(self.dtype), *as_they_are)
         if layers[0].held:
             self.packed = weights
         rows = tuple(layer.rows or layer.memory(1) for layer in norms)
