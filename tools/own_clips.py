@@ -4,6 +4,7 @@
     python tools/own_clips.py --held-out      # those that were looked at once, at the end
     python tools/own_clips.py --fresh 16      # so many more of each kind, of seeds that nobody chose
     python tools/own_clips.py --only grey --keep clips
+    python tools/own_clips.py --as jpeg       # compressed as cameras do it, or --as mp4
 
 Three kinds: grey shaded balls on black; coloured balls on a textured ground under a moving shadow, with noise; digits
 (MNIST's, in the folder of NEM_MNIST), letters and ellipses on black. The last column says how many frames have objects
@@ -20,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import imageio.v2 as imageio
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -189,11 +191,27 @@ def touching(masks: Array) -> bool:
     return any(len(np.unique(masks[parts == part])) > 1 for part in range(1, count + 1))
 
 
-def score(recipe: Recipe, folder: Path, options: list[str]) -> list[str]:
+def save(frames: Array, path: Path, kind: str) -> Path:
+    """A clip as an array, a folder of JPEG pictures or an MP4, as Pillow and imageio write them unasked."""
+    if kind == "npy":
+        np.save(path.with_suffix(".npy"), frames)
+        return path.with_suffix(".npy")
+    if kind == "mp4":
+        with imageio.get_writer(path.with_suffix(".mp4"), fps=10, macro_block_size=2) as writer:
+            for picture in frames:
+                writer.append_data(picture)
+        return path.with_suffix(".mp4")
+    path.mkdir(exist_ok=True)
+    for t, picture in enumerate(frames):
+        Image.fromarray(picture).save(path / f"{t:03d}.jpg")
+    return path
+
+
+def score(recipe: Recipe, folder: Path, kind: str, options: list[str]) -> list[str]:
     """A row of the table."""
     frames, masks = make(recipe)
-    clip, truth, out = (folder / f"{recipe.name}{end}" for end in (".npy", "-masks.npy", "-out"))
-    np.save(clip, frames)
+    truth, out = (folder / f"{recipe.name}{end}" for end in ("-masks.npy", "-out"))
+    clip = save(frames, folder / recipe.name, kind)
     np.save(truth, masks)
     command = [sys.executable, "-m", "neural_em", "segment", str(clip), "--masks", str(truth), "--out", str(out)]
     subprocess.run([*command, *options], check=True, capture_output=True)
@@ -215,6 +233,7 @@ def main() -> None:
     which.add_argument("--held-out", action="store_true")
     which.add_argument("--fresh", type=int, default=0, metavar="N", help="N more clips of each kind instead")
     parser.add_argument("--only", default="", help="clips whose names begin so")
+    parser.add_argument("--as", dest="kind", choices=["npy", "jpeg", "mp4"], default="npy", help="how they are stored")
     parser.add_argument("--keep", type=Path, help="folder for the clips and what is found")
     parser.add_argument("options", nargs="*", help="for nem segment, after --")
     chosen = parser.parse_args()
@@ -226,7 +245,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         for recipe in fresh(chosen.fresh) or (HELD_OUT if chosen.held_out else DEVELOPMENT):
             if recipe.name.startswith(chosen.only):
-                print(f"| {' | '.join(score(recipe, folder, chosen.options))} |", flush=True)
+                print(f"| {' | '.join(score(recipe, folder, chosen.kind, chosen.options))} |", flush=True)
 
 
 if __name__ == "__main__":

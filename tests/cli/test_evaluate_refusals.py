@@ -28,7 +28,7 @@ def test_a_weight_file_wants_to_know_its_data(run_nem: Run, refused: Run, hand_m
     ended = run_nem("evaluate", alone, "--data", run.data, "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert "AMI (max)             1.000" in ended.out
-    assert "not written: a weight file has no run folder" in ended.out
+    assert "not written: only a run has a folder for it" in ended.out
     # where training left it, it knows
     assert run_nem("evaluate", run.weights, "--device", "cpu").status == 0
 

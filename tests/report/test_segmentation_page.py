@@ -105,3 +105,14 @@ def test_one_image_has_a_page_too(tmp_path: Path, tracked: bool) -> None:
     page = write_page(folder_of(tmp_path / "out", np.ones((1, *SIZE), int)), None, rows).read_text()
     assert texts(page) == ["1 object"]
     assert "1 frame of" in page
+
+
+def test_warnings_come_first(tmp_path: Path) -> None:
+    """Whoever is given the page reads them, as text."""
+    said = ["this model does not know this clip <em>", "the model sees nothing in 3 of 9 frames"]
+    page = write_page(folder_of(tmp_path / "out", np.zeros((2, *SIZE), int), warnings=said)).read_text()
+    places = [page.index(f'<p class="warning">{html.escape(each)}</p>') for each in said]
+    assert places == sorted(places)
+    assert places[-1] < page.index('class="players"')
+    assert "<em>" not in page
+    assert 'class="warning"' not in write_page(folder_of(tmp_path / "fine", np.zeros((2, *SIZE), int))).read_text()

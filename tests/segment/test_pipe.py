@@ -29,8 +29,9 @@ def picture(value: int, **options: object) -> bytes:
 
 def test_raw_frames() -> None:
     grey = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5, 1)
-    found = list(PipeSource(io.BytesIO(grey.tobytes() + b"cut"), (4, 5, 1)))
-    assert np.array_equal(np.stack(found), grey)
+    source = PipeSource(io.BytesIO(grey.tobytes() + b"cut"), (4, 5, 1))
+    assert np.array_equal(np.stack(list(source)), grey)
+    assert source.left == len(b"cut")
     colour = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     assert np.array_equal(np.stack(list(PipeSource(io.BytesIO(colour.tobytes()), (4, 5, 3)))), colour)
 

@@ -72,7 +72,7 @@ def test_one_component_that_owns_everything(tmp_path: Path) -> None:
     watch = watched(tmp_path, np.stack([BARS] * 3), components=1, background="auto")
     model = watch._segmentation.model
     model.config = dataclasses.replace(model.config, prior=0.5)  # such a model is not compared with sprites
-    assert watch.warnings("clip.npy")[-1].endswith("(it explains 50% of the foreground pixels)")  # nothing to advise
+    assert watch.warnings("clip.npy")[-1].endswith("of the foreground pixels): try --background flat")
 
 
 def test_starts_of_a_single_image_that_disagree(tmp_path: Path) -> None:
@@ -99,6 +99,57 @@ def test_colour_that_a_model_does_not_see(tmp_path: Path) -> None:
     assert "colour is ignored by this model" in watched(tmp_path, red[None], threshold=0.2).warnings("x")
     grey = np.stack([BARS] * 3, axis=-1)
     assert "colour is ignored by this model" not in watched(tmp_path, grey[None]).warnings("x")
+
+
+def test_a_frame_in_which_nothing_stands_out_has_no_label(tmp_path: Path) -> None:
+    """However well a component predicts the little there is."""
+    faint = np.full((64, 64, 3), 128, np.uint8)
+    faint[20:40, 20:40] += 20  # of 255
+    labels = []
+    for brighter in (0, 80):
+        faint[20:40, 20:40] += brighter
+        np.save(tmp_path / "clip.npy", faint[None])
+        (found,) = segment(tmp_path / "clip.npy", neural_em.pretrained("sprites"), SegmentConfig(5, background="none"))
+        labels.append(found.labels.any())
+    assert labels == [False, True]
+
+
+def test_a_clip_in_which_nothing_moves(tmp_path: Path) -> None:
+    """It is not advised to train on it; one of a few frames gets another word."""
+    stripes = np.zeros((6, 6))
+    stripes[:, ::2] = 0.7  # which the model does not know
+    still = watched(tmp_path, np.stack([stripes] * 12), background="auto").warnings("clip.npy")
+    assert ": nothing moves in it, so there may be no object" in still[-1]
+    assert "nem adapt" not in still[-1]
+    few = watched(tmp_path, np.stack([stripes] * 2), background="auto").warnings("clip.npy")
+    assert "nothing moves" not in few[-1]
+
+
+def test_a_model_that_was_trained_on_the_clip(tmp_path: Path) -> None:
+    """It is not advised to do that again."""
+    watch = watched(tmp_path, np.stack([1 - BARS] * 12), background="none")
+    assert "train on it (nem adapt" in watch.warnings(str(tmp_path / "clip.npy"))[-1]
+    again = Watch(watch._segmentation, None, str(tmp_path / "clip.npy"))
+    again._rows = watch._rows
+    said = again.warnings(str(tmp_path / "clip.npy"))[-1]
+    assert "it was trained on it; train longer" in said
+    assert "nem adapt" not in said
+
+
+def test_objects_that_come_and_go(tmp_path: Path) -> None:
+    """Five flashes of five frames each, beside a square that is always there."""
+    frames = np.full((120, 64, 64, 3), 90, np.uint8)
+    for t in range(120):
+        frames[t, 10:22, t // 3 + 4 : t // 3 + 16] = 220, 60, 60
+        if t % 24 < 5:
+            left = 8 * (t // 24) + 4
+            frames[t, 40:50, left : left + 10] = 60, 200, 90
+    np.save(tmp_path / "clip.npy", frames)
+    segmentation = segment(tmp_path / "clip.npy", neural_em.pretrained("sprites"), SegmentConfig(5))
+    watch = Watch(segmentation)
+    for frame in segmentation:
+        watch.add(frame)
+    assert watch.warnings("clip.npy")[0].startswith("5 of the objects are seen in less than a quarter of the frames")
 
 
 def test_a_loss_above_the_usual_one(tmp_path: Path) -> None:

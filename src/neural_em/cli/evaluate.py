@@ -62,7 +62,7 @@ def evaluate(
         typer.echo(f"{found.runs[0].name}: {result_table(results[0])}")
         if trained != used:
             typer.echo(f"trained with {trained} components, evaluated with {used}")
-        typer.echo(paths[0] or "not written: a weight file has no run folder; name a folder with --out")
+        typer.echo(paths[0] or "not written: only a run has a folder for it; name one with --out")
     else:
         for run, result in zip(found.runs, results, strict=True):
             _show_line(run, result)

@@ -89,6 +89,8 @@ def segment(
     if live:
         typer.echo(f"background: {frames.choice}", err=True)
         write_live(sys.stdout.buffer, frames, labels)
+        if left := getattr(clip, "left", 0):
+            typer.echo(f"nem: {left} bytes are left over after the last whole frame: is --size right?", err=True)
         return
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
@@ -98,7 +100,8 @@ def segment(
         starts, work = frames.stream.config.starts, f"{steps or network.config.steps} steps for every frame"
         several = "" if starts == 1 else f"{starts} starts of "
         typer.echo(f"separate: {several}{work}" + (several and " (fewer --starts are faster)"))
-    watch = Watch(frames, usual(run, network, count, choose(device)))
+    trained_on = getattr(run.experiment.data, "path", None) if run.data_known else None
+    watch = Watch(frames, usual(run, network, count, choose(device)), trained_on)
     about = {"source": str(source), "model": card.name, **dataclasses.asdict(frames.stream.config),
              "ground": frames.choice}  # fmt: skip
     total = None if clip.length is None else -(-clip.length // every)
@@ -128,7 +131,7 @@ def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, mo
         written = write_segmentation(out, frames, about, rate, movie, lambda done: bar(name, done, total), watch)
     _tell(written)
     typer.echo(watch.line())
-    for warning in watch.warnings(about["source"]):
+    for warning in written.summary["warnings"]:
         typer.echo(f"nem: {printable(warning)}", err=True)
     typer.echo(f"look at: {written.path / written.files['page']}")
 

@@ -31,9 +31,14 @@ _FLAT, _MOVING, _STILL = 0.8, 0.6, 0.001  # shares of pixels, see `choose`
 # of a ground of one colour: the share of frames in which a pixel shows it, and of all pixels that show it, at least
 _OFTEN, _COMMON = 0.15, 0.4
 _EDGE = 0.4  # of the contrast around a pixel
+# compression: its block; what differs so clearly that it leaves something around it; the share that says how much
+_BLOCK, _CLEAR, _MOST = 8, 0.3, 0.9
 _SWEEPS = 4  # through the samples: what is left of a ghost is smaller each time
 _SMALL, _LARGE, _MUCH = 0.002, 0.25, 0.4  # of the picture: objects that are looked for in the ground; all of them
-CLEAR = "none: the frames are black and white already"  # what `choose` says of them
+# what `choose` says of clips whose ground is not taken away
+CLEAR = "none: the frames are black and white already"
+FEWER = f"none: it takes {FEW} frames to learn it"
+STILL = "none: nothing moves in front of it"
 _SHAPE = 0.01  # that a picture of the empty scene may be wider or higher than the clip
 _HUES = ("red", "orange", "yellow", "green", "green", "green", "cyan", "blue", "blue", "purple", "pink", "pink")
 _SHADE = (0.4, 1.6)  # how bright a shadow leaves the ground, at least; how bright it is without, at most
@@ -47,21 +52,26 @@ class Ground:
         kind: ``median``, ``flat`` or ``file``.
         picture: (C,H,W), in colour where the clip is.
         tolerance: (H,W): what differs by no more is noise.
+        ringing: what differs by no more near something that differs much more is what compression leaves around it.
     """
 
     kind: str
     picture: Picture
     tolerance: Picture
+    ringing: float = 0.0
 
     def foreground(self, frame: Picture) -> tuple[Mask, Mask]:
         """Where (H,W) a frame shows something else than the ground, and where only a shadow lies on it."""
         distance = np.abs(frame - self.picture).max(axis=0)
         # an edge is where half of the contrast is reached, however large that is
         other = distance > np.maximum(self.tolerance, _EDGE * ndimage.maximum_filter(distance, 3))
+        if self.ringing:
+            other &= (distance > self.ringing) | ~_rings(distance, 2 * self.ringing, 2)
         shadow = other & self._shaded(frame)
         patches, count = ndimage.label(other & ~shadow, np.ones((3, 3)))
         sizes = np.bincount(patches.ravel(), minlength=count + 1)
-        return (patches > 0) & (sizes[patches] > max(1, patches.size // 2000)), shadow
+        fewest = _SMALL * patches.size if self.ringing else max(1, patches.size // 2000)
+        return (patches > 0) & (sizes[patches] > fewest), shadow
 
     def _shaded(self, frame: Picture) -> Mask:
         """Where a frame has the ground's own colour, only darker, or brighter where a shadow was learned with it.
@@ -153,7 +163,27 @@ def learn(samples: Picture) -> Ground:
     with np.errstate(all="ignore"):
         spread = np.nan_to_num(1.4826 * np.nanmedian(own, axis=0))
     tolerance = np.maximum(least, 4 * spread).astype(np.float32)
-    return Ground("median", picture, tolerance)
+    return Ground("median", picture, tolerance, _ringing(difference))
+
+
+def _ringing(difference: Picture) -> float:
+    """How far compressed pixels near objects are from the ground (N,H,W); 0 where they are hardly farther than others.
+
+    Objects are left out as far as they can be: what differs visibly, and as many pixels as `_MOST` leaves.
+    """
+    near = np.stack([_rings(each, _CLEAR) for each in difference])
+    far = ~np.stack([_rings(each, _CLEAR, 2) for each in difference])
+    faint = difference <= 2 * _LEAST
+    usual, noise = (
+        float(np.quantile(difference[where], _MOST)) if where.any() else 0.0 for where in (near & faint, far & faint)
+    )
+    most = 2.5 * usual
+    return min(most, 3 * _LEAST) if most > _LEAST and usual > 2 * noise else 0.0
+
+
+def _rings(distance: Picture, clear: float, blocks: int = 1) -> Mask:
+    """Where (H,W) compression shows: at most so many of its blocks from what is clearly not ground."""
+    return ndimage.maximum_filter(distance, 2 * blocks * _BLOCK + 1) > clear
 
 
 def _take_ghosts_away(samples: Picture, picture: Picture, near: float, tolerance: float) -> None:
@@ -200,7 +230,8 @@ def flat(samples: Picture, ground: Ground) -> tuple[Ground, float]:
     shown = (np.abs(samples - colour).max(axis=1) <= _LEAST).mean(axis=0)
     often = (shown >= _OFTEN) & (shown.mean() >= _COMMON)
     even = np.ascontiguousarray(np.broadcast_to(colour, ground.picture.shape), np.float32)
-    return Ground("flat", even, np.clip(ground.tolerance, 1.5 * _LEAST, 3 * _LEAST)), float(often.mean())
+    tolerance = np.clip(ground.tolerance, 1.5 * _LEAST, 3 * _LEAST)
+    return Ground("flat", even, tolerance, ground.ringing), float(often.mean())
 
 
 def from_file(path: str, fitting: Fitting, size: tuple[int, int]) -> tuple[Ground, str]:
@@ -231,7 +262,7 @@ def colour_of(ground: Ground) -> str:
 def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
     """The ground that a clip asks for, if any, and why in a few words; ``binary`` is for a model of binary pixels."""
     if len(samples) < FEW:
-        return None, f"none: {FEW} frames or more would tell it"
+        return None, FEWER
     black, white = float((samples < 0.05).mean()), float((samples > 0.95).mean())
     clear = binary and 1 - black - white < 0.5 * min(black, white) and white < 0.75
     ground = learn(samples)
@@ -245,7 +276,7 @@ def choose(samples: Picture, binary: bool = True) -> tuple[Ground | None, str]:
     if changed > _MOVING or _camera_moves(samples):
         return None, "none: the camera moves, so the clip does not tell its ground"
     if changed < _STILL:
-        return None, "none: nothing moves in front of it"
+        return None, STILL
     return ground, f"median: the camera stands still ({changed:.0%} of the pixels are in front of the ground)"
 
 

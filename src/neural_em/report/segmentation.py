@@ -73,7 +73,7 @@ def write_segmentation(
         fps: frames a second of the movies.
         movie: ``mp4``, ``gif`` or ``auto``; one frame alone gives pictures instead.
         progress: called with the number of frames done.
-        watch: looks at each frame; what it finds becomes the summary's ``truth``.
+        watch: looks at each frame; what it finds becomes the summary's ``truth`` and ``warnings``.
     """
     kind = check_movie(movie, fps)
     with new_folder(out, _ALWAYS, _SOMETIMES) as folder:
@@ -88,7 +88,9 @@ def write_segmentation(
         finally:
             movies = writer.close_movies()
         writer.add_ground(getattr(frames, "ground", None))
-        told = {} if watch is None else {"truth": watch.summary()}
+        told: dict[str, Any] = {}
+        if watch is not None:
+            told = {"truth": watch.summary(), "warnings": watch.warnings(str((about or {}).get("source", "CLIP")))}
         scene = getattr(frames, "scene", None)
         told |= {} if scene is None else {"followed": scene.summary()}
         files, summary = writer.close(movies, {**(about or {}), "fps": fps, **told})

@@ -1,5 +1,6 @@
 """The page of a segmented clip: clip, overlay, tracks, components and the number of objects, frame by frame."""
 
+import html
 import json
 import os
 import zipfile
@@ -92,7 +93,8 @@ def _render(folder: Path, clip: Thumbnails | None, tracks: list[dict[str, Any]])
     lines = [Line("objects", list(shown), counts)] if not one else []
     chart = line_chart("Objects in each frame", lines, "frame", whole=True)
     shown_player = player(sequence, "What it found" if one else "Frame by frame", photos, texts, delay)
-    parts = ["" if one else KEYS, f'<div class="players">{shown_player}</div>']
+    warnings = [f'<p class="warning">{html.escape(each)}</p>' for each in summary.get("warnings", ())]
+    parts = [*warnings, "" if one else KEYS, f'<div class="players">{shown_player}</div>']
     if shown.step > 1:
         parts.append(f'<p class="note">One of every {shown.step} frames is shown.</p>')
     if "followed" in summary:

@@ -25,6 +25,7 @@ from neural_em.evaluation.metrics import grouping_scores
 from neural_em.files import existing
 from neural_em.model import Model
 from neural_em.model.inference import prior_of
+from neural_em.model.mixture import foreground
 from neural_em.segment.config import FEWER_STARTS, STARTS, SegmentConfig
 from neural_em.segment.count import Counter
 from neural_em.segment.pixels import Step, background
@@ -140,7 +141,7 @@ class Segmentation(Iterator[Segmented]):
             prior = prior_of(self.model, step)
             gamma = self._counter.merged(seen, step, prior) if self.config.count else step.gamma
             assignment = gamma.argmax(dim=0) + 1
-            visible = ~background(self.model, seen, step)
+            visible = ~background(self.model, seen, step) & foreground(seen, prior).any()
             maps = [each.to(torch.uint8).cpu().numpy() for each in (assignment * visible, assignment)]
             yield self._finished(position, frame, x, step, self.fitting, *maps)
 

@@ -32,10 +32,20 @@ class PipeSource(Source):
     def __init__(self, stream: BinaryIO, size: tuple[int, int, int] | None = None) -> None:
         self.name, self.length, self.colour = NAME, None, size is None or size[2] == 3
         self._stream, self._size = stream, size
+        self.left = 0  # bytes after the last whole raw frame, when all have come
 
     def __iter__(self) -> Iterator[Frame]:
         """All frames, one or more; a last one that was cut short is left out."""
-        return _pictures(self._stream) if self._size is None else _raw(self._stream, self._size)
+        return _pictures(self._stream) if self._size is None else self._raw(self._size)
+
+    def _raw(self, size: tuple[int, int, int]) -> Iterator[Frame]:
+        count, number = size[0] * size[1] * size[2], 0
+        while len(data := self._stream.read(count)) == count:
+            yield np.frombuffer(data, np.uint8).reshape(size)
+            number += 1
+        self.left = len(data)
+        if not number:
+            refuse(NAME, f"frames of {count} bytes", f"{len(data)} bytes")
 
 
 def parse_size(text: str) -> tuple[int, int, int]:
@@ -45,15 +55,6 @@ def parse_size(text: str) -> tuple[int, int, int]:
     if not 0 < size[0] * size[1] * size[2] <= _MOST:
         refuse("size", "HxW, or HxWx3 for colour", repr(text))
     return size[0], size[1], size[2]
-
-
-def _raw(stream: BinaryIO, size: tuple[int, int, int]) -> Iterator[Frame]:
-    count, number = size[0] * size[1] * size[2], 0
-    while len(data := stream.read(count)) == count:
-        yield np.frombuffer(data, np.uint8).reshape(size)
-        number += 1
-    if not number:
-        refuse(NAME, f"frames of {count} bytes", f"{len(data)} bytes")
 
 
 def _pictures(stream: BinaryIO) -> Iterator[Frame]:

@@ -9,8 +9,9 @@ import torch
 from scipy import ndimage
 
 from neural_em.data import load_split
-from neural_em.data.clip_ground import CLEAR
+from neural_em.data.clip_ground import CLEAR, FEWER, STILL
 from neural_em.errors import NeuralEMError
+from neural_em.files import absolute
 from neural_em.model import Model
 from neural_em.model.fast import accelerate
 from neural_em.model.inference import infer, prior_of
@@ -24,6 +25,7 @@ from neural_em.segment.pixels import explained
 _FIRST = 10  # frames, and steps, that are left out of both losses
 _SEQUENCES, _STEPS = 8, 20  # of a model's own data, to know what is usual
 _DISAGREE = "starts disagree"
+_BRIEF = 3  # objects that come and go, which are nothing to tell
 _KNOWN = 0.5  # of what a model usually explains: less means that it does not know a clip
 
 
@@ -37,9 +39,9 @@ class Usual(NamedTuple):
 class Watch:
     """Looks at each segmented frame, and says at the end how far the result can be trusted."""
 
-    def __init__(self, segmentation: Segmentation, usual: Usual | None = None) -> None:
-        """``usual`` is how the model does on its own data; see `usual`."""
-        self._segmentation, self._usual = segmentation, usual
+    def __init__(self, segmentation: Segmentation, usual: Usual | None = None, trained_on: str | None = None) -> None:
+        """``usual`` is how the model does on its own data, see `usual`; these may be files, ``trained_on``."""
+        self._segmentation, self._usual, self._trained_on = segmentation, usual, trained_on
         self._binary = segmentation.fitting.channels == "binary"
         self._rows: list[tuple[float, ...]] = []
         self._coloured = 0.0
@@ -108,11 +110,16 @@ class Watch:
             said.append("colour is ignored by this model")
         if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
             said.append("one component owns everything")
+        scene = self._segmentation.scene
+        brief = [each for each in scene.found if each["frames"] < frames / 4] if scene else []
+        if len(brief) > _BRIEF and 2 * len(brief) > len(scene.found if scene else ()):
+            said.append(f"{len(brief)} of the objects are seen in less than a quarter of the frames: unless things "
+                        "come and go here, these are pieces of others, or noise")  # fmt: skip
         doubts = self._doubts(found)
         if frames == 1 and doubts == [_DISAGREE]:  # nothing but chance tells starts of a single image apart
             said.append(f"{_DISAGREE}: look at the result, or try more --starts")
         elif doubts and found["foreground"]:
-            followed = "" if self._segmentation.scene is None else "; the objects are followed without it"
+            followed = "" if scene is None else "; the objects are followed without it"
             tries = self._help(source)
             advice = f": {tries}" if tries else ""
             said.append(f"this model does not know this clip ({', '.join(doubts)}){advice}{followed}")
@@ -120,14 +127,18 @@ class Watch:
 
     def _help(self, source: str) -> str:
         """What to do about a clip that the model does not know."""
-        tries = []
-        if len(self._rows) >= ADAPTABLE:
+        tries, ground = [], self._segmentation.choice
+        if ground == STILL:
+            tries.append("nothing moves in it, so there may be no object")
+        elif self._trained_on is not None and absolute(source) == self._trained_on:
+            tries.append("it was trained on it; train longer (--minutes), or use the model that it began with")
+        elif len(self._rows) >= ADAPTABLE:
             tries.append(f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})")
-        if self._segmentation.model.config.prior == 0:
+        if dark := self._segmentation.model.config.prior == 0:
             tries.append(f"try --model {OBJECTS}")
-        if self._segmentation.choice == CLEAR:
+        if ground == CLEAR or (ground in (FEWER, STILL) and not dark):
             tries.append("try --background flat")
-        elif self._segmentation.choice == "none":  # as asked
+        elif ground == "none":  # as asked
             tries.append("try --background median")
         return ", or ".join(tries)
 
