@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from neural_em import ModelConfig, NeuralEM, config, save
+from neural_em.data import load_split
 from neural_em.experiments import Experiment
 from neural_em.experiments.adapt import best_threshold
 from neural_em.training.config import TrainingConfig
 from neural_em.training.step import memory_needed
+from tests.data.own_frames import everything
 
 Run = Callable[..., Any]
 RNG = np.random.default_rng(0)
@@ -57,6 +59,24 @@ def test_what_is_chosen_is_said_and_kept(run_nem: Run, start: Path, tmp_path: Pa
     assert made.data.background == "median"  # type: ignore[attr-defined]
     assert made.data.channels == "binary"  # type: ignore[attr-defined]
     assert made.training.components == 2
+
+
+def test_a_model_of_colours_is_trained_on_what_nem_segment_shows_it(run_nem: Run, tmp_path: Path) -> None:
+    size = {"channels": 3, "height": 12, "width": 12, "theta_size": 4, "convolutions": (4,), "hidden": 8}
+    model = NeuralEM(ModelConfig(**size, distribution="masked", prior="median"))  # type: ignore[arg-type]
+    save(model, tmp_path / "start.safetensors", notes={"components": 2})
+    clip = square(44, 60 + RNG.integers(-40, 40, (24, 30)), 130)[..., None].repeat(3, axis=3)
+    clip[..., 2] //= 2
+    np.save(tmp_path / "clip.npy", clip)
+    ended = run_nem("adapt", "clip.npy", "--from", "start.safetensors", "--minutes", 0.0001, "--device", "cpu")
+    assert ended.status == 0, ended.errors
+    assert ended.out.splitlines()[1].startswith("background: median: the camera stands still")
+    data = settings(Path("runs/adapt-clip")).data
+    trained = everything(load_split(data, "training", 0, "cpu"))[0]
+    assert run_nem("segment", "clip.npy", "--model", "runs/adapt-clip", "--out", "out").status == 0
+    with np.load("out/segmentation.npz") as arrays:
+        shown = arrays["frames"]
+    np.testing.assert_allclose(trained[0], shown[: len(trained[0])], atol=1e-6)
 
 
 def test_the_run_can_be_evaluated_and_resumed(run_nem: Run, start: Path, tmp_path: Path) -> None:

@@ -45,6 +45,18 @@ def test_frames_are_what_stands_out_from_it(colour: bool, tmp_path: Path) -> Non
     assert np.array_equal(binary[:, 0, 0], BLOCKS)
 
 
+def test_objects_in_their_own_colours_on_the_grounds(tmp_path: Path) -> None:
+    """As a model with a ground of one colour sees them: here the ground's median, channel by channel."""
+    clip, texture = walking(colour=True)
+    np.save(tmp_path / "a.npy", clip)
+    seen, _ = everything(load(tmp_path / "a.npy", channels="colour", background="median", foreground="colour"))
+    common = np.broadcast_to(np.median(texture, axis=(0, 1)), clip.shape)
+    expected = np.where(BLOCKS[..., None] > 0, clip, common)
+    assert np.allclose(seen[:, 0] * 255, expected.transpose(0, 3, 1, 2), atol=1e-3)
+    with pytest.raises(NeuralEMError, match="foreground=colour needs background=median or flat"):
+        load(tmp_path / "a.npy", channels="colour", foreground="colour")
+
+
 def test_the_ends_of_clips_are_held_out(tmp_path: Path) -> None:
     for name in ("a", "b"):
         np.save(tmp_path / f"{name}.npy", counted(10))

@@ -34,6 +34,7 @@ from neural_em.files import existing, from_home
 
 Channels = Literal["auto", "grey", "colour", "binary"]
 Background = Literal["none", "median", "flat"]
+Foreground = Literal["distance", "colour"]
 Window = tuple[int, int]  # the number of a clip, and the first of T frames of it
 
 _FEWEST = 10  # sequences, for them to be dealt out
@@ -59,6 +60,9 @@ class FileConfig(DataConfig):
     # ``median`` or ``flat``: of a frame only what stands out from the ground of its clip is left, as
     # `nem segment --background` leaves it, for a camera that stands still; ``none``: it is as it is
     background: Background = "none"
+    # what is left then: ``distance``, how far each pixel is from the ground, on black; ``colour``, what it is, on the
+    # ground's most common colour, as models with ``model.prior=median`` see it
+    foreground: Foreground = "distance"
     # so many frames at the end of each clip are for validation and test, the rest for training; ``None``: sequences are
     # dealt out
     held_out: int | None = None
@@ -67,7 +71,7 @@ class FileConfig(DataConfig):
         "path": fields.text, "masks": optional(fields.text),
         **dict.fromkeys(("stride", "held_out"), optional(integer(1, MAX_FRAMES))),
         "channels": choice(get_args(Channels)), "fit": choice(get_args(Fit)),
-        "background": choice(get_args(Background)),
+        "background": choice(get_args(Background)), "foreground": choice(get_args(Foreground)),
         "threshold": fields.number("a number from 0 up to, not including, 1", 0, math.nextafter(1, 0)),
     }  # fmt: skip
 
@@ -77,6 +81,8 @@ class FileConfig(DataConfig):
             refuse("path", "the file or folder that holds the frames", repr(self.path))
         if self.fresh:
             raise NeuralEMError("fresh is for data that are generated, not for kind 'file'")
+        if self.foreground != "distance" and self.background == "none":
+            raise NeuralEMError("foreground=colour needs background=median or flat, which say what it stands out from")
         if self.fit != "none" and (self.height is None or self.width is None):
             raise NeuralEMError(f"fit={self.fit} needs height and width, the size to fit the frames to")
 
@@ -97,7 +103,7 @@ class FileConfig(DataConfig):
         if not is_hdf5(path):
             return load_own(self, split, device, count, budget)
         usual = FileConfig("file", path=self.path)
-        for name in ("masks", "channels", "fit", "stride", "threshold", "background", "held_out"):
+        for name in ("masks", "channels", "fit", "stride", "threshold", "background", "foreground", "held_out"):
             if getattr(self, name) != getattr(usual, name):
                 raise NeuralEMError(f"{name} is not for an HDF5 file, which is used as it is; leave it out")
         data = load_hdf5(path, cast(Split, split), device, count, self.frames, budget)
@@ -125,14 +131,14 @@ def load_own(config: FileConfig, split: Part, device: torch.device | str, size: 
     windows, note = _chosen(config, split, divided, clips, T)
     windows, fitting = windows[:size], _fitting(config, training)
     binary, (C, H, W) = fitting.channels == "binary", (fitting.depth, fitting.height, fitting.width)
-    # without its background a frame is a distance, which is no whole number
+    # without its background a frame is no longer of whole numbers
     floats = not binary and (config.background != "none" or any(clip.deep for clip in clips))
     kind, levels = (np.float32, 1) if floats else (np.uint8, 1 if binary else 255)
     needed = len(windows) * T * H * W * (C * np.dtype(kind).itemsize + (masks is not None))
     make = np.empty if needed <= max_bytes else _on_disk
     frames = make((len(windows), T, C, H, W), kind)
     groups = None if masks is None else make((len(windows), T, H, W), np.uint8)
-    _fill(frames, groups, windows, clips, masks, fitting, config.background)
+    _fill(frames, groups, windows, clips, masks, fitting, config)
     if needed <= max_bytes:
         held = None if groups is None else torch.from_numpy(groups).to(device)
         return MemoryDataset(torch.from_numpy(frames).to(device), held, levels, note)
@@ -250,7 +256,7 @@ def _fitting(config: FileConfig, clips: Sequence[Source]) -> Fitting:
 
 def _fill(
     frames: NDArray[Any], groups: NDArray[np.uint8] | None, windows: Sequence[Window], clips: Sequence[Source],
-    masks: Masks | None, fitting: Fitting, background: Background,
+    masks: Masks | None, fitting: Fitting, config: FileConfig,
 ) -> None:  # fmt: skip
     """Reads the windows' frames and labels into arrays (N,T,C,H,W) and (N,T,H,W), each clip once."""
     kind, T = frames.dtype, frames.shape[1]
@@ -258,14 +264,17 @@ def _fill(
     for number in np.unique(numbers).tolist():
         clip, rows = clips[number], np.flatnonzero(numbers == number)
         wanted = np.unique(firsts[rows][:, None] + np.arange(T)).tolist()
-        ground = of_clip(background, clip, fitting) if background != "none" else None
+        ground = of_clip(config.background, clip, fitting) if config.background != "none" else None
         for position, frame in zip(wanted, clip.take(wanted), strict=True):
             here = rows[(firsts[rows] <= position) & (position < firsts[rows] + T)]
             name = clip.frame_name(position)
             if ground is None:
                 fitted = fitting.frame(frame, name)
-            else:  # on black, as a prior of 0 expects it
-                fitted = ground[0].removed(ground[1].unit_frame(frame, name), fitting, 0.0).astype(kind)
+            else:  # on black, or on one colour
+                seen = ground[1].unit_frame(frame, name)
+                fitted = (
+                    ground[0].removed(seen, fitting, "median" if config.foreground == "colour" else 0.0).astype(kind)
+                )
             if kind == np.uint8 and fitted.dtype != np.uint8:  # numbers up to 1 would all be cut to 0
                 refuse(name, "8 bits a pixel, as its file said before", fitted.dtype)
             frames[here, position - firsts[here]] = fitted if kind == np.uint8 else unit(fitted)

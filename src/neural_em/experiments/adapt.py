@@ -30,6 +30,7 @@ USUAL = "flying-shapes"
 _FRAMES = 21  # of a window
 _WINDOWS = 48  # about so many, however long the clip is
 _EPOCHS, _PATIENCE = 60, 10
+_RATE = 1e-4  # at the usual 0.001 a trained model forgets in an epoch what it knew
 _FORWARD = 0.35  # of a training step's time is a look at a held-out batch
 _EMPTY = 0.005  # a share of pixels that is nothing
 
@@ -78,7 +79,9 @@ def plan(
         refuse(str(path), f"a clip of at least {ADAPTABLE} frames", min(lengths))
     data, seen = _look(clips, card.config)
     data = replace(_cut(data, lengths), path=absolute(clip), masks=None if masks is None else absolute(masks))
-    training = TrainingConfig(components=number, batch_size=4, seed=seed, patience=_PATIENCE, tensorboard=False)
+    training = TrainingConfig(
+        components=number, batch_size=4, learning_rate=_RATE, seed=seed, patience=_PATIENCE, tensorboard=False
+    )
     experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
     windows, epoch = _time(experiment, card, device)
     epochs = min(_EPOCHS, max(1, int(minutes * 60 / epoch)))
@@ -104,7 +107,7 @@ def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
     """How to read the clips for the model: with which ground and threshold, and what to say of it."""
     channels = usual_channels(model)
     fields: Any = {"height": model.height, "width": model.width, "fit": "resize", "channels": channels}
-    if model.prior != 0:
+    if model.prior not in (0, "median"):
         return FileConfig("file", path=".", **fields), "background: none: the model has a ground of its own"
     fitting = Fitting(model.height, model.width, channels, "resize")
     looks = [seen_samples(clip, fitting) for clip in clips]
@@ -112,6 +115,8 @@ def _look(clips: list[Source], model: BaseConfig) -> tuple[FileConfig, str]:
     kinds = {"none" if ground is None else ground.kind for ground, _ in choices}
     # one way for all clips: a ground is taken away where each has one
     kind: Any = "none" if "none" in kinds else "flat" if kinds == {"flat"} else "median"
+    if model.prior == "median" and kind != "none":
+        fields["foreground"] = "colour"
     text = "background: " + next(why for ground, why in choices if (ground is None) == (kind == "none"))
     if channels == "binary":
         values = np.concatenate([samples.mean(axis=1).ravel() for samples, _ in looks])
