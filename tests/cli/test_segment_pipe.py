@@ -45,3 +45,15 @@ def test_pictures_from_standard_input_into_a_folder(tmp_path: Path, weights: str
     assert len(list((tmp_path / "out" / "labels").iterdir())) == 3
     done = pipe(tmp_path, held.getvalue(), "--model", weights, "--labels", "png")
     assert done.stdout.count(b"\x89PNG") == 3
+
+
+def test_bytes_that_are_left_over_are_said(tmp_path: Path, weights: str) -> None:
+    """As frames of another size leave them, which would else only look odd."""
+    raw = np.stack([np.kron(BARS, np.full((2, 2), 255)).astype(np.uint8)] * 5).tobytes()
+    for place in ([], ["--out", "out"]):
+        done = pipe(tmp_path, raw, "--size", "11x11", "--model", weights, *place)  # five of 144 bytes: 5 x 121 + 115
+        assert done.returncode == 0, done.stderr
+        left = "nem: 115 bytes are left over after the last whole frame: is --size right?"
+        assert left in done.stderr.decode().splitlines()
+        done = pipe(tmp_path, raw, "--size", "12x12", "--model", weights, *place)
+        assert b"left over" not in done.stderr

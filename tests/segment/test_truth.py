@@ -132,7 +132,7 @@ def test_a_model_that_was_trained_on_the_clip(tmp_path: Path) -> None:
     again = Watch(watch._segmentation, None, str(tmp_path / "clip.npy"))
     again._rows = watch._rows
     said = again.warnings(str(tmp_path / "clip.npy"))[-1]
-    assert "it was trained on it; train longer" in said
+    assert "it was trained on it, so train longer" in said
     assert "nem adapt" not in said
 
 

@@ -89,8 +89,7 @@ def segment(
     if live:
         typer.echo(f"background: {frames.choice}", err=True)
         write_live(sys.stdout.buffer, frames, labels)
-        if left := getattr(clip, "left", 0):
-            typer.echo(f"nem: {left} bytes are left over after the last whole frame: is --size right?", err=True)
+        _tell_left(clip)
         return
     rate = (clip.fps / every if clip.fps else None) if fps is None else fps
     check_movie(movie, rate)
@@ -106,6 +105,7 @@ def segment(
              "ground": frames.choice}  # fmt: skip
     total = None if clip.length is None else -(-clip.length // every)
     _write(cast(Path, out), frames, about, rate, movie, total, watch)
+    _tell_left(clip)
 
 
 def _usual_out(source: Path) -> Path:
@@ -134,6 +134,12 @@ def _write(out: Path, frames: Any, about: dict[str, Any], rate: float | None, mo
     for warning in written.summary["warnings"]:
         typer.echo(f"nem: {printable(warning)}", err=True)
     typer.echo(f"look at: {written.path / written.files['page']}")
+
+
+def _tell_left(clip: Any) -> None:
+    """What raw frames of another size than theirs usually leave."""
+    if left := getattr(clip, "left", 0):
+        typer.echo(f"nem: {left} bytes are left over after the last whole frame: is --size right?", err=True)
 
 
 def _clip(source: Path, size: str | None, masks: Path | None) -> Any:

@@ -41,7 +41,8 @@ class Watch:
 
     def __init__(self, segmentation: Segmentation, usual: Usual | None = None, trained_on: str | None = None) -> None:
         """``usual`` is how the model does on its own data, see `usual`; these may be files, ``trained_on``."""
-        self._segmentation, self._usual, self._trained_on = segmentation, usual, trained_on
+        self._segmentation, self._usual = segmentation, usual
+        self._trained_on = None if trained_on is None else absolute(trained_on)
         self._binary = segmentation.fitting.channels == "binary"
         self._rows: list[tuple[float, ...]] = []
         self._coloured = 0.0
@@ -111,10 +112,11 @@ class Watch:
         if found["largest_component"] > 0.95 and found["patches_a_frame"] >= 1.5:
             said.append("one component owns everything")
         scene = self._segmentation.scene
-        brief = [each for each in scene.found if each["frames"] < frames / 4] if scene else []
-        if len(brief) > _BRIEF and 2 * len(brief) > len(scene.found if scene else ()):
-            said.append(f"{len(brief)} of the objects are seen in less than a quarter of the frames: unless things "
-                        "come and go here, these are pieces of others, or noise")  # fmt: skip
+        lives = [each["frames"] for each in scene.found] if scene else []
+        brief = sum(life < frames / 4 for life in lives)
+        if brief > max(_BRIEF, len(lives) / 2):
+            said.append(f"{brief} of the objects are seen in less than a quarter of the frames: unless things come "
+                        "and go here, these are pieces of others, or noise")  # fmt: skip
         doubts = self._doubts(found)
         if frames == 1 and doubts == [_DISAGREE]:  # nothing but chance tells starts of a single image apart
             said.append(f"{_DISAGREE}: look at the result, or try more --starts")
@@ -130,8 +132,8 @@ class Watch:
         tries, ground = [], self._segmentation.choice
         if ground == STILL:
             tries.append("nothing moves in it, so there may be no object")
-        elif self._trained_on is not None and absolute(source) == self._trained_on:
-            tries.append("it was trained on it; train longer (--minutes), or use the model that it began with")
+        elif absolute(source) == self._trained_on:
+            tries.append("it was trained on it, so train longer, or use the model that it began with")
         elif len(self._rows) >= ADAPTABLE:
             tries.append(f"train on it (nem adapt {shlex.quote(source)} --from {OBJECTS})")
         if dark := self._segmentation.model.config.prior == 0:

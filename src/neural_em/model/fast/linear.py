@@ -124,7 +124,7 @@ class FastDense(Linear):
     """Fully connected.
 
     Where TF32 is good enough for a large weight, and a norm keeps its input in bounds, an unroll's products are made
-    from 16-bit floats, on the way there and for the weight's gradient: they are about as exact, in half of the time.
+    from 16-bit floats, on the way there and for the weight's gradient: they are about as exact and faster.
     """
 
     def __init__(self, layer: nn.Module, kernels: Any, bias: bool = True, bounded: bool = False) -> None:
