@@ -21,7 +21,7 @@ SHOWN = 3  # the first so many sequences, whatever came of them, beside the wors
 ROLLOUT = 10  # steps that the model goes on without input
 ABOUT = """\
 Neural EM finds objects without labels: copies of one small network, its components, compete for the pixels, and each \
-pixel goes to the component that predicts it best. The input has noise on purpose; what is scored is what happened.
+pixel goes to the component that predicts it best. The input has noise on purpose; beside it is what really happened.
 Adjusted mutual information (AMI) says how well that grouping agrees with the true one: 1 is perfect, 0 is chance.
 {sequences} sequences that the model has never seen: AMI {ami:.3f} after the last of {steps} steps with input. It then \
 goes on for {rollout} steps without looking.

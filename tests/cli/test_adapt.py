@@ -59,6 +59,7 @@ def test_what_is_chosen_is_said_and_kept(run_nem: Run, start: Path, tmp_path: Pa
     assert made.data.background == "median"  # type: ignore[attr-defined]
     assert made.data.channels == "binary"  # type: ignore[attr-defined]
     assert made.training.components == 2
+    assert made.training.learning_rate == 0.001
 
 
 def test_a_model_of_colours_is_trained_on_what_nem_segment_shows_it(run_nem: Run, tmp_path: Path) -> None:
@@ -71,8 +72,9 @@ def test_a_model_of_colours_is_trained_on_what_nem_segment_shows_it(run_nem: Run
     ended = run_nem("adapt", "clip.npy", "--from", "start.safetensors", "--minutes", 0.0001, "--device", "cpu")
     assert ended.status == 0, ended.errors
     assert ended.out.splitlines()[1].startswith("background: median: the camera stands still")
-    data = settings(Path("runs/adapt-clip")).data
-    trained = everything(load_split(data, "training", 0, "cpu"))[0]
+    made = settings(Path("runs/adapt-clip"))
+    assert made.training.learning_rate == 0.0001
+    trained = everything(load_split(made.data, "training", 0, "cpu"))[0]
     assert run_nem("segment", "clip.npy", "--model", "runs/adapt-clip", "--out", "out").status == 0
     with np.load("out/segmentation.npz") as arrays:
         shown = arrays["frames"]

@@ -30,7 +30,7 @@ USUAL = "flying-shapes"
 _FRAMES = 21  # of a window
 _WINDOWS = 48  # about so many, however long the clip is
 _EPOCHS, _PATIENCE = 60, 10
-_RATE = 1e-4  # at the usual 0.001 a trained model forgets in an epoch what it knew
+_RATE, _GENTLE = 1e-3, 1e-4  # learning rates; at the first, sprites forgets in an epoch what it knew
 _FORWARD = 0.35  # of a training step's time is a look at a held-out batch
 _EMPTY = 0.005  # a share of pixels that is nothing
 
@@ -79,8 +79,9 @@ def plan(
         refuse(str(path), f"a clip of at least {ADAPTABLE} frames", min(lengths))
     data, seen = _look(clips, card.config)
     data = replace(_cut(data, lengths), path=absolute(clip), masks=None if masks is None else absolute(masks))
+    rate = _GENTLE if card.config.distribution == "masked" else _RATE
     training = TrainingConfig(
-        components=number, batch_size=4, learning_rate=_RATE, seed=seed, patience=_PATIENCE, tensorboard=False
+        components=number, batch_size=4, learning_rate=rate, seed=seed, patience=_PATIENCE, tensorboard=False
     )
     experiment = Experiment("adapt", card.config, data, training, weights=os.fspath(source))
     windows, epoch = _time(experiment, card, device)
